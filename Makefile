@@ -1,0 +1,49 @@
+# The set-up is a side effect: every target installs what it needs, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Shape annotations are executed in the tests, except where a compiler reads the code.
+SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: help setup demo test test-slow test-gpu lint format timm-suite clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(READY)  ## create .venv and install everything
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --editable '.[all]'
+	touch $(READY)
+
+demo: $(READY)  ## draw noisy tokens as they move onto their subspaces
+	$(BIN)/python examples/denoising.py
+
+test: $(READY)  ## all tests but the slow ones and those that need a GPU
+	$(PYTEST) -n auto -m 'not compiled and not slow and not gpu' $(SHAPES)
+	$(PYTEST) -n auto -m 'compiled and not slow and not gpu'
+
+test-slow: $(READY)  ## the tests that take minutes
+	$(PYTEST) -m 'slow and not gpu'
+
+test-gpu: $(READY)  ## the tests that need a CUDA device
+	$(PYTEST) -m gpu
+
+lint: $(READY)  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)  ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+timm-suite: $(READY)  ## timm's own tests, on every crate_* model
+	$(BIN)/python tests/timm_suite.py
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache out

@@ -1,0 +1,79 @@
+"""The two halves of a CRATE layer, and the layer.
+
+    Z^{l+1/2} = Z^l + MSSA(LN Z^l | U_[K]^l)          `compress`
+    Z^{l+1}   = ISTA(LN Z^{l+1/2} | D^l)              `sparsify`
+
+Departure from the paper's equations, and as in its Algorithm 2: LayerNorm stands before both halves. The skip of the
+first half takes the tokens before it; the second has no skip but the one inside ISTA, which takes the tokens after it.
+"""
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+
+from .operators.compression import Compression, attention_maps
+from .operators.sparsification import Sparsification
+
+__all__ = ["Compress", "Layer", "Sparsify"]
+
+
+class Compress(nn.Module):
+    """Z^l → Z^{l+1/2}: the tokens move as the compression moves LN Z^l."""
+
+    def __init__(self, norm: nn.Module, step: Compression, proj_drop: float = 0.0, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.norm = norm
+        self.step = step
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, Z: Tensor) -> Tensor:
+        Y = self.norm(Z)
+        move = self.step(Y) if self.step.is_increment else self.step(Y) - Y
+        return Z + self.drop_path(self.proj_drop(move))
+
+    @torch.jit.ignore
+    def projections(self, Z: Tensor) -> Tensor:
+        """U_kᵀ LN Z^l for every subspace, (b, k, n, p): what the compression compares."""
+        return self.norm(Z).matmul(self.step.UT.mT).unflatten(-1, (self.step.num_heads, -1)).transpose(-3, -2)
+
+    @torch.jit.ignore
+    def attention(self, Z: Tensor) -> Tensor:
+        """The attention maps of every subspace, (b, k, n, n)."""
+        if not self.step.has_scale:
+            raise ValueError(f"the compression {self.step.name} has no attention maps")
+        return attention_maps(self.projections(Z), self.step.scale)
+
+
+class Sparsify(nn.Module):
+    """Z^{l+1/2} → Z^{l+1}: a sparse code of LN Z^{l+1/2}."""
+
+    def __init__(self, norm: nn.Module, step: Sparsification) -> None:
+        super().__init__()
+        self.norm = norm
+        self.step = step
+
+    def forward(self, Z_half: Tensor) -> Tensor:
+        return self.step(self.norm(Z_half))
+
+
+class Layer(nn.Module):
+    """Z^l → Z^{l+1}: compress, then sparsify."""
+
+    def __init__(self, compress: Compress, sparsify: Sparsify) -> None:
+        super().__init__()
+        self.compress = compress
+        self.sparsify = sparsify
+
+    def forward(self, Z: Tensor) -> Tensor:
+        return self.sparsify(self.compress(Z))
+
+    @property
+    def U(self) -> Tensor:
+        """U_[K]^l, (k, d, p)."""
+        return self.compress.step.U
+
+    @property
+    def D(self) -> Tensor:
+        """D^l, (d, d)."""
+        return self.sparsify.step.D

@@ -1,0 +1,108 @@
+"""From pictures to tokens Z¹: patches, normalised and embedded linearly, with a class token and learned positions.
+
+A patch is flattened in the order (row, column, channel) and passes LayerNorm, a linear map and LayerNorm again, as in
+the paper's Algorithm 1.
+"""
+
+from typing import Any
+
+import torch
+from timm.layers import resample_patch_embed
+from timm.models import adapt_input_conv, register_notrace_function
+from torch import Tensor, nn
+
+__all__ = ["PatchEmbed"]
+
+
+@register_notrace_function
+def require_image_size(images: Tensor, height: int, width: int) -> None:
+    if images.shape[-2] != height or images.shape[-1] != width:
+        raise ValueError(
+            f"images of {images.shape[-2]} x {images.shape[-1]} pixels, but the model takes {height} x {width}: "
+            "use set_input_size, or build it with dynamic_img_size=True"
+        )
+
+
+@register_notrace_function
+def require_whole_patches(images: Tensor, height: int, width: int) -> None:
+    if images.shape[-2] % height != 0 or images.shape[-1] % width != 0:
+        raise ValueError(
+            f"images of {images.shape[-2]} x {images.shape[-1]} pixels are not divisible by patch_size "
+            f"{height} x {width}"
+        )
+
+
+class PatchEmbed(nn.Module):
+    """Images (b, c, H, W) → grid of embedded patches (b, h, w, d)."""
+
+    def __init__(
+        self,
+        img_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        in_chans: int,
+        embed_dim: int,
+        norm_eps: float,
+        dynamic_img_size: bool = False,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.img_size, self.patch_size, self.in_chans = img_size, patch_size, in_chans
+        self.dynamic_img_size = dynamic_img_size
+        self.grid_size = _grid(img_size, patch_size)
+        patch_dim = patch_size[0] * patch_size[1] * in_chans
+        self.norm_patch = nn.LayerNorm(patch_dim, eps=norm_eps, **dd)
+        self.proj = nn.Linear(patch_dim, embed_dim, **dd)
+        self.norm_token = nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = self.patch_size
+        if self.dynamic_img_size:
+            require_whole_patches(images, height, width)
+        else:
+            require_image_size(images, self.img_size[0], self.img_size[1])
+        patches = images.unflatten(-1, [-1, width]).unflatten(-3, [-1, height])  # (b, c, h, row, w, column)
+        patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3)  # (b, h, w, row·column·c)
+        return self.norm_token(self.proj(self.norm_patch(patches)))
+
+    @torch.jit.ignore
+    def set_input_size(self, img_size: tuple[int, int] | None, patch_size: tuple[int, int] | None) -> None:
+        """Take pictures of another size, or patches of another size by resampling the embedding's filters."""
+        img_size, patch_size = img_size or self.img_size, patch_size or self.patch_size
+        grid_size = _grid(img_size, patch_size)
+        if patch_size != self.patch_size:
+            filters, bias = self.filters()
+            self._set_filters(resample_patch_embed(filters, list(patch_size)), bias)
+        self.img_size, self.patch_size, self.grid_size = img_size, patch_size, grid_size
+
+    @torch.jit.ignore
+    def set_in_chans(self, in_chans: int) -> None:
+        """Take pictures with other channels; with one, a grey picture gives what it gave as three equal channels."""
+        filters, bias = self.filters()
+        self._set_filters(adapt_input_conv(in_chans, filters), bias)
+        self.in_chans = in_chans
+
+    @torch.jit.ignore
+    def filters(self) -> tuple[Tensor, Tensor]:
+        """The linear map as filters (d, c, row, column) and a bias, with `norm_patch`'s scale and shift folded in."""
+        weight, shift = self.proj.weight.detach(), self.norm_patch.bias.detach()
+        filters = (weight * self.norm_patch.weight.detach()).unflatten(1, (*self.patch_size, self.in_chans))
+        return filters.permute(0, 3, 1, 2), self.proj.bias.detach() + weight @ shift
+
+    def _set_filters(self, filters: Tensor, bias: Tensor) -> None:
+        weight = filters.permute(0, 2, 3, 1).flatten(1).contiguous()
+        like: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
+        norm = nn.LayerNorm(weight.shape[1], eps=self.norm_patch.eps, **like)
+        proj = nn.Linear(weight.shape[1], weight.shape[0], **like)
+        with torch.no_grad():
+            proj.weight.copy_(weight)
+            proj.bias.copy_(bias)
+        self.norm_patch, self.proj = norm.train(self.training), proj.train(self.training)
+
+
+def _grid(img_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
+    for pixels, patch in zip(img_size, patch_size, strict=True):
+        if patch < 1 or pixels < 1 or pixels % patch:
+            raise ValueError(f"img_size {pixels} is not divisible by patch_size {patch}")
+    return img_size[0] // patch_size[0], img_size[1] // patch_size[1]

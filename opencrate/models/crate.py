@@ -1,0 +1,329 @@
+"""CRATE: tokens Z¹ of a picture, L layers that compress and sparsify them, and a classifier (the paper's Algorithm 1).
+
+The class speaks timm's words at its edge and keeps timm's promises (features, intermediates, classifier, input sizes).
+`trajectory` walks the same two halves of every layer as `forward` does and hands out what passes between them.
+
+Departure: `global_pool="avg"` is the paper's `pool="mean"`, which counts the class token among the tokens.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from timm.layers import calculate_drop_path_rates, resample_abs_pos_embed, to_2tuple
+from timm.models import checkpoint, checkpoint_seq
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from ..blocks import Compress, Layer, Sparsify
+from ..embed import PatchEmbed
+from ..operators.compression import Compression
+from ..operators.sparsification import Sparsification
+
+__all__ = ["CRATE", "Step", "trajectory"]
+
+Pool = Literal["token", "avg", ""]
+ImageSize = int | tuple[int, int]
+
+
+class CRATE(nn.Module):
+    """The white-box transformer.
+
+    Args:
+        img_size, patch_size, in_chans: the pictures; `dynamic_img_size` takes any size divisible into patches.
+        num_classes: 0 leaves out the classifier.
+        global_pool: "token" (the class token), "avg" (the mean of all tokens) or "" (all tokens).
+        embed_dim, depth, num_heads, head_dim: d, L, K and p; p = d/K unless given.
+        compress, sparsify: operators by name, from `operators.COMPRESSIONS` and `operators.SPARSIFICATIONS`.
+        compress_args, sparsify_args: their options, for example `sparsify_args={"eta": 0.1, "lam": 0.1}`.
+        drop_rate, pos_drop_rate, proj_drop_rate, attn_drop_rate: dropout before the classifier, on Z¹, on the
+            compression's move and on its attention maps.
+        drop_path_rate: the rate at which the last layer's move is skipped; it rises to that from the first.
+        norm_eps: LayerNorm's guard.
+    """
+
+    pretrained_cfg: dict[str, Any] | None = None  # timm's record of the network, which timm sets
+    default_cfg: dict[str, Any] | None = None
+
+    def __init__(
+        self,
+        img_size: ImageSize = 224,
+        patch_size: ImageSize = 16,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: Pool = "token",
+        embed_dim: int = 768,
+        depth: int = 12,
+        num_heads: int = 12,
+        head_dim: int | None = None,
+        compress: str = "mssa",
+        sparsify: str = "ista",
+        compress_args: dict[str, float] | None = None,
+        sparsify_args: dict[str, float] | None = None,
+        dynamic_img_size: bool = False,
+        drop_rate: float = 0.0,
+        pos_drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        norm_eps: float = 1e-5,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
+        _require_pool(global_pool)
+        head_dim = head_dim or _head_dim(embed_dim, num_heads)
+        self.num_classes, self.global_pool = num_classes, global_pool
+        self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
+        self.num_heads, self.head_dim, self.norm_eps = num_heads, head_dim, norm_eps
+        self.num_prefix_tokens = 1
+        self.grad_checkpointing = False
+
+        self.patch_embed = PatchEmbed(
+            to_2tuple(img_size), to_2tuple(patch_size), in_chans, embed_dim, norm_eps, dynamic_img_size, **dd
+        )
+        grid = self.patch_embed.grid_size
+        self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim, **dd))
+        self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + 1, embed_dim, **dd))
+        self.pos_drop = nn.Dropout(pos_drop_rate)
+
+        def norm() -> nn.LayerNorm:
+            return nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
+
+        rates = cast("list[float]", calculate_drop_path_rates(drop_path_rate, depth))
+        self.blocks = nn.Sequential(
+            *[
+                Layer(
+                    Compress(
+                        norm(),
+                        Compression(compress, embed_dim, num_heads, head_dim, compress_args, attn_drop_rate, **dd),
+                        proj_drop_rate,
+                        drop_path,
+                    ),
+                    Sparsify(norm(), Sparsification(sparsify, embed_dim, sparsify_args, **dd)),
+                )
+                for drop_path in rates
+            ]
+        )
+        reduction = self.patch_embed.patch_size[0]
+        self.feature_info = [
+            {"module": f"blocks.{layer}", "num_chs": embed_dim, "reduction": reduction} for layer in range(depth)
+        ]
+        self.norm: nn.Module = norm()
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = nn.Linear(embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
+        self.init_weights(needs_reset=False)
+
+    @torch.jit.ignore
+    def init_weights(self, needs_reset: bool = True) -> None:
+        """Draw the weights as the paper's code does; `needs_reset` includes those that the layers drew themselves."""
+        nn.init.normal_(self.pos_embed)
+        nn.init.normal_(self.cls_token)
+        if needs_reset:
+            for module in self.modules():
+                if callable(reset := getattr(module, "reset_parameters", None)):
+                    reset()
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (b, c, H, W) → tokens Z¹ (b, n, d); the class token is the first."""
+        grid = self.patch_embed(images)  # (b, h, w, d)
+        positions = self.pos_embed
+        if self.patch_embed.dynamic_img_size:
+            positions = resample_abs_pos_embed(
+                positions, new_size=grid.shape[1:3], old_size=self.patch_embed.grid_size, num_prefix_tokens=1
+            )
+        tokens = torch.cat([self.cls_token.expand(grid.shape[0], -1, -1), grid.flatten(1, 2)], dim=1)
+        return self.pos_drop(tokens + positions)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images → the last layer's sparse tokens Z^{L+1} (b, n, d)."""
+        Z = self.embed(images)
+        if self.grad_checkpointing and not torch.jit.is_scripting():
+            return checkpoint_seq(self.blocks, Z)
+        return self.blocks(Z)
+
+    def pool(self, Z: Tensor) -> Tensor:
+        if self.global_pool == "token":
+            return Z[:, 0]
+        if self.global_pool == "avg":
+            return Z.mean(dim=1)
+        return Z
+
+    def forward_head(self, Z: Tensor, pre_logits: bool = False) -> Tensor:
+        """Z^{L+1} → logits: pool, LayerNorm, classifier. `pre_logits` stops before the classifier."""
+        pooled = self.head_drop(self.norm(self.pool(Z)))
+        return pooled if pre_logits else self.head(pooled)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(images))
+
+    @torch.jit.ignore
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        indices: int | list[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+    ) -> Any:
+        """timm's features of chosen layers: Z^{l+1} without the class token, as maps (NCHW) or as tokens (NLC).
+
+        `norm` applies the final LayerNorm to them. The final output is that of `forward_features`; after `stop_early`
+        it is that of the last layer taken.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt must be 'NCHW' or 'NLC', got {output_fmt!r}")
+        take, last = feature_take_indices(len(self.blocks), indices)
+        height, width = (
+            pixels // patch for pixels, patch in zip(images.shape[-2:], self.patch_embed.patch_size, strict=True)
+        )
+        Z = self.embed(images)
+        taken = []
+        for layer, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
+            Z = checkpoint(block, Z) if self.grad_checkpointing else block(Z)
+            if layer in take:
+                taken.append(self.norm(Z) if norm else Z)
+
+        prefixes = [tokens[:, :1] for tokens in taken]
+        features = [tokens[:, 1:] for tokens in taken]
+        if output_fmt == "NCHW":
+            features = [tokens.mT.unflatten(-1, (height, width)).contiguous() for tokens in features]
+
+        if output_dict:
+            result: dict[str, Any] = {"image_intermediates": features}
+            if return_prefix_tokens:
+                result["image_intermediates_prefix"] = prefixes
+            return result if intermediates_only else {**result, "image_features": Z}
+        intermediates = list(zip(features, prefixes, strict=True)) if return_prefix_tokens else features
+        return intermediates if intermediates_only else (Z, intermediates)
+
+    @torch.jit.ignore
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the layers after the last one taken, and what is not needed behind them."""
+        take, last = feature_take_indices(len(self.blocks), indices)
+        self.blocks = self.blocks[: last + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return take
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        return self.head
+
+    @torch.jit.ignore
+    def reset_classifier(self, num_classes: int, global_pool: Pool | None = None) -> None:
+        """A fresh classifier for other classes; 0 removes it."""
+        if global_pool is not None:
+            _require_pool(global_pool)
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        like: dict[str, Any] = {"device": self.cls_token.device, "dtype": self.cls_token.dtype}
+        self.head = nn.Linear(self.embed_dim, num_classes, **like) if num_classes > 0 else nn.Identity()
+        self.head.train(self.training)
+
+    @torch.jit.ignore
+    def set_input_size(self, img_size: ImageSize | None = None, patch_size: ImageSize | None = None) -> None:
+        """Take pictures or patches of another size; the positions are interpolated to the new grid."""
+        old_grid = self.patch_embed.grid_size
+        self.patch_embed.set_input_size(
+            None if img_size is None else to_2tuple(img_size), None if patch_size is None else to_2tuple(patch_size)
+        )
+        if self.patch_embed.grid_size != old_grid:
+            positions = resample_abs_pos_embed(
+                self.pos_embed.detach(), self.patch_embed.grid_size, old_size=old_grid, num_prefix_tokens=1
+            )
+            self.pos_embed = nn.Parameter(positions)
+        for entry in self.feature_info:
+            entry["reduction"] = self.patch_embed.patch_size[0]
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        return {"pos_embed", "cls_token"}
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """timm's parameter groups by depth, for layer-wise learning rates."""
+        return {
+            "stem": r"^cls_token|^pos_embed|^patch_embed",
+            "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
+        }
+
+    @torch.jit.ignore
+    def config(self) -> dict[str, Any]:
+        """The constructor's arguments that make this network, as it is now; plain values, for a JSON file."""
+        first = cast(Layer, self.blocks[0])
+        compress, sparsify = first.compress.step, first.sparsify.step
+        return {
+            "img_size": list(self.patch_embed.img_size),
+            "patch_size": list(self.patch_embed.patch_size),
+            "in_chans": self.patch_embed.in_chans,
+            "num_classes": self.num_classes,
+            "global_pool": self.global_pool,
+            "embed_dim": self.embed_dim,
+            "depth": len(self.blocks),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "compress": compress.name,
+            "sparsify": sparsify.name,
+            "compress_args": dict(compress.options),
+            "sparsify_args": dict(sparsify.options),
+            "dynamic_img_size": self.patch_embed.dynamic_img_size,
+            "norm_eps": self.norm_eps,
+        }
+
+
+@dataclass(frozen=True)
+class Step:
+    """What passes through layer `layer` (counted from 1, as in the paper)."""
+
+    layer: int
+    Z: Tensor
+    Z_half: Tensor
+    Z_next: Tensor
+    projections: Tensor | None = None
+    attention: Tensor | None = None
+
+
+def trajectory(model: CRATE, images: Tensor, *, projections: bool = False, attention: bool = False) -> Iterator[Step]:
+    """Yield Z^l, Z^{l+1/2} and Z^{l+1} (b, n, d) of every layer.
+
+    On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the model
+    is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
+    """
+    Z = model.embed(images)
+    for layer, block in enumerate(cast("Iterable[Layer]", model.blocks), start=1):
+        Z_half = block.compress(Z)
+        Z_next = block.sparsify(Z_half)
+        yield Step(
+            layer,
+            Z,
+            Z_half,
+            Z_next,
+            block.compress.projections(Z) if projections else None,
+            block.compress.attention(Z) if attention else None,
+        )
+        Z = Z_next
+
+
+def _head_dim(embed_dim: int, num_heads: int) -> int:
+    if num_heads < 1 or embed_dim % num_heads:
+        raise ValueError(f"embed_dim {embed_dim} is not divisible by num_heads {num_heads}")
+    return embed_dim // num_heads
+
+
+def _require_pool(global_pool: str) -> None:
+    if global_pool not in ("token", "avg", ""):
+        raise ValueError(f"global_pool must be 'token', 'avg' or '', got {global_pool!r}")

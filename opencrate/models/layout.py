@@ -1,0 +1,88 @@
+"""State dictionaries in two layouts, ours and the paper's authors', and their fit to a model of another input size."""
+
+import re
+from typing import Any
+
+import torch
+from timm.layers import resample_abs_pos_embed
+from torch import Tensor
+
+from ..embed import PatchEmbed
+from .crate import CRATE
+
+__all__ = ["checkpoint_filter_fn", "from_authors", "is_authors", "is_ours", "to_authors"]
+
+StateDict = dict[str, Tensor]
+
+# ours ↔ the authors'; {l} is the layer. The shapes are the same on both sides.
+_NAMES = {
+    "cls_token": "cls_token",
+    "pos_embed": "pos_embedding",
+    "patch_embed.norm_patch": "to_patch_embedding.1",
+    "patch_embed.proj": "to_patch_embedding.2",
+    "patch_embed.norm_token": "to_patch_embedding.3",
+    "blocks.{l}.compress.norm": "transformer.layers.{l}.0.norm",
+    "blocks.{l}.compress.step.UT": "transformer.layers.{l}.0.fn.qkv.weight",
+    "blocks.{l}.compress.step.W": "transformer.layers.{l}.0.fn.to_out.0",
+    "blocks.{l}.sparsify.norm": "transformer.layers.{l}.1.norm",
+    "blocks.{l}.sparsify.step.D": "transformer.layers.{l}.1.fn.weight",
+    "norm": "mlp_head.0",
+    "head": "mlp_head.1",
+}
+
+
+def is_ours(state: dict[str, Any]) -> bool:
+    return "patch_embed.proj.weight" in state and "cls_token" in state
+
+
+def is_authors(state: dict[str, Any]) -> bool:
+    return "to_patch_embedding.2.weight" in state and "cls_token" in state
+
+
+def from_authors(state: StateDict) -> StateDict:
+    return _rename(state, {theirs: ours for ours, theirs in _NAMES.items()})
+
+
+def to_authors(state: StateDict) -> StateDict:
+    return _rename(state, _NAMES)
+
+
+def _rename(state: StateDict, names: dict[str, str]) -> StateDict:
+    renamed = {}
+    for key, tensor in state.items():
+        layer = re.search(r"(?:blocks|layers)\.(\d+)\.", key)
+        number = layer[1] if layer else ""
+        pattern = key.replace(f".{number}.", ".{l}.", 1) if layer else key
+        stem, _, leaf = pattern.rpartition(".")
+        if pattern in names:
+            new = names[pattern]
+        elif stem in names and leaf in ("weight", "bias"):
+            new = f"{names[stem]}.{leaf}"
+        else:
+            raise ValueError(f"unknown key {key!r} in a CRATE checkpoint")
+        renamed[new.replace("{l}", number)] = tensor
+    return renamed
+
+
+def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
+    """Make a checkpoint of either layout fit a model of another picture size or another number of channels."""
+    state = from_authors(state) if is_authors(state) else dict(state)
+    embed = model.patch_embed
+    if state["pos_embed"].shape != model.pos_embed.shape:
+        state["pos_embed"] = resample_abs_pos_embed(
+            state["pos_embed"], new_size=list(embed.grid_size), num_prefix_tokens=model.num_prefix_tokens
+        )
+    patch_pixels = embed.patch_size[0] * embed.patch_size[1]
+    in_chans, rest = divmod(state["patch_embed.proj.weight"].shape[1], patch_pixels)
+    if rest == 0 and in_chans != embed.in_chans:
+        adapted = PatchEmbed(embed.img_size, embed.patch_size, in_chans, model.embed_dim, model.norm_eps)
+        prefix = "patch_embed."
+        adapted.load_state_dict(
+            {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        )
+        adapted.set_in_chans(embed.in_chans)
+        state.update({prefix + key: value for key, value in adapted.state_dict().items()})
+        # timm drops a first weight that is no convolution's when channels differ; what it drops is already in place.
+        with torch.no_grad():
+            embed.proj.weight.copy_(state["patch_embed.proj.weight"])
+    return state

@@ -1,0 +1,174 @@
+"""Coding rates of a set of tokens, with their gradients and curvature.
+
+    R(Z)          = ½ logdet(I + α Z Zᵀ),               α = d/(Nε²)    eq. coding_rate
+    R^c(Z; U_[K]) = Σ_k ½ logdet(I + γ (Z U_k)(Z U_k)ᵀ), γ = p/(Nε²)    eq. def-mcr-parts
+
+Tokens are the rows of Z (the paper's are columns). Every function takes any number of leading batch axes and gives one
+value, or one gradient, per sample. The determinants are those of the smaller Gram side and are taken in float64
+whatever the tokens' type: a repeated token makes I + αZZᵀ span ten orders of magnitude, which float32 cannot hold.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..shapes import Float
+
+__all__ = [
+    "coding_rate",
+    "coding_rate_gradient",
+    "curvature_bound",
+    "curvature_interval",
+    "hessian_vector",
+    "project",
+    "rate_reduction",
+    "rate_scale",
+    "require_finite",
+    "require_nonnegative",
+    "require_positive",
+    "subspace_coding_rate",
+    "subspace_coding_rate_gradient",
+]
+
+
+def require_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+
+
+def require_nonnegative(name: str, value: float) -> None:
+    if not value >= 0:
+        raise ValueError(f"{name} must not be negative, got {value}")
+
+
+def require_finite(name: str, tokens: Tensor) -> None:
+    """Stop at NaN and infinity, where a rate or a distance would silently become NaN."""
+    if torch.compiler.is_compiling():  # reading a value would break the graph
+        return
+    if not bool(tokens.isfinite().all()):
+        raise ValueError(f"{name} holds NaN or infinite values")
+
+
+def rate_scale(n: int, dim: int, eps: float) -> float:
+    """dim/(Nε²): α where dim is the token dimension d, γ where it is the subspace dimension p."""
+    require_positive("eps", eps)
+    return dim / (n * eps**2)
+
+
+def project(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"]) -> Float[Tensor, "*batch k n p"]:
+    """Z U_k for every subspace (the paper's U_k* Z), as one matrix product."""
+    k, d, p = U.shape
+    V = Z @ U.permute(1, 0, 2).reshape(d, k * p)  # (…, n, k·p)
+    return V.unflatten(-1, (k, p)).transpose(-3, -2)
+
+
+def coding_rate(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch"]:
+    """R(Z) = ½ logdet(I + α Z Zᵀ): nats needed to code the tokens up to precision ε."""
+    require_finite("Z", Z)
+    n, d = Z.shape[-2:]
+    return _half_logdet(Z.double(), rate_scale(n, d, eps)).to(_result_type(Z))
+
+
+def subspace_coding_rate(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    eps: float,
+    *,
+    per_subspace: bool = False,
+    scaling: Literal["p", "d"] = "p",
+) -> Float[Tensor, "..."]:
+    """R^c(Z; U_[K]) = Σ_k R(Z U_k); `per_subspace` keeps the K summands as the last axis.
+
+    `scaling="p"` is the paper's γ = p/(Nε²). With `"d"` (α in its place) R^c is the upper bound of R that the text
+    speaks of, for subspaces that together cover the space; with `"p"` it is not (docs/ERRATA.md).
+    """
+    require_finite("Z", Z)
+    n, dim = Z.shape[-2], U.shape[-1] if scaling == "p" else U.shape[-2]
+    rates = _half_logdet(_project_exactly(Z, U), rate_scale(n, dim, eps))
+    return (rates if per_subspace else rates.sum(-1)).to(_result_type(Z))
+
+
+def rate_reduction(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float) -> Float[Tensor, "*batch"]:
+    """ΔR(Z; U_[K]) = R(Z) − R^c(Z; U_[K])."""
+    return coding_rate(Z, eps) - subspace_coding_rate(Z, U, eps)
+
+
+def coding_rate_gradient(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch n d"]:
+    """∇R(Z) = α (I + α Z Zᵀ)⁻¹ Z."""
+    require_finite("Z", Z)
+    n, d = Z.shape[-2:]
+    alpha = rate_scale(n, d, eps)
+    return (alpha * _ridge_residual(Z.double(), alpha)).to(_result_type(Z))
+
+
+def subspace_coding_rate_gradient(
+    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float
+) -> Float[Tensor, "*batch n d"]:
+    """∇R^c(Z; U_[K]) = γ Σ_k (I + γ V_k V_kᵀ)⁻¹ V_k U_kᵀ with V_k = Z U_k (eq. rate-gradient)."""
+    require_finite("Z", Z)
+    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
+    residual = _ridge_residual(_project_exactly(Z, U), gamma)
+    return (gamma * torch.einsum("...knp,kdp->...nd", residual, U.double())).to(_result_type(Z))
+
+
+def hessian_vector(
+    Z: Float[Tensor, "*batch n d"], Delta: Float[Tensor, "*batch n d"], alpha: float
+) -> Float[Tensor, "*batch n d"]:
+    """∇²R(Z)[Δ] = α M Δ − α² M (Δ Zᵀ + Z Δᵀ) M Z with M = (I + α Z Zᵀ)⁻¹ (lemma logdet-hessian).
+
+    R(Z) = R(Zᵀ), so where there are more tokens than dimensions the same formula is applied to the transposes.
+    """
+    require_positive("alpha", alpha)
+    require_finite("Z", Z)
+    if Z.shape[-2] > Z.shape[-1]:
+        return hessian_vector(Z.mT, Delta.mT, alpha).mT
+    Z64, Delta64 = Z.double(), Delta.double()
+    L = _cholesky(Z64, alpha)
+    MZ, MDelta = torch.cholesky_solve(Z64, L), torch.cholesky_solve(Delta64, L)
+    cross = Delta64 @ Z64.mT  # (n, n); Δ Zᵀ + Z Δᵀ is this plus its transpose
+    curvature = alpha * MDelta - alpha**2 * torch.cholesky_solve((cross + cross.mT) @ MZ, L)
+    return curvature.to(_result_type(Z))
+
+
+def curvature_interval(alpha: float) -> tuple[float, float]:
+    """The exact range of ∇²R's eigenvalues over all Z: [−α/8, α]; a singular value with ασ² = 3 meets the lower end."""
+    require_positive("alpha", alpha)
+    return -alpha / 8, alpha
+
+
+def curvature_bound(alpha: float) -> float:
+    """The paper's bound ‖∇²R‖ ≤ 9α/4 (lemma logdet-grad-lipschitz): right, and 18 times the curvature of −R."""
+    require_positive("alpha", alpha)
+    return 9 * alpha / 4
+
+
+def _result_type(Z: Tensor) -> torch.dtype:
+    return torch.promote_types(Z.dtype, torch.float32)
+
+
+def _project_exactly(Z: Tensor, U: Tensor) -> Tensor:
+    if Z.shape[-1] != U.shape[-2]:
+        raise ValueError(f"tokens have dimension {Z.shape[-1]}, but the subspaces lie in dimension {U.shape[-2]}")
+    return project(Z.double(), U.double())
+
+
+def _cholesky(V: Tensor, alpha: float) -> Tensor:
+    """The Cholesky factor of I + α times the smaller Gram side of V."""
+    gram = V @ V.mT if V.shape[-2] <= V.shape[-1] else V.mT @ V
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor: Tensor = torch.linalg.cholesky(identity + alpha * gram)
+    return factor
+
+
+def _half_logdet(V: Tensor, alpha: float) -> Tensor:
+    """½ logdet(I + α V Vᵀ) = Σ_i log L_ii."""
+    return _cholesky(V, alpha).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _ridge_residual(V: Tensor, alpha: float) -> Tensor:
+    """(I + α V Vᵀ)⁻¹ V: what is left of each token after a ridge regression on all of them."""
+    L = _cholesky(V, alpha)
+    if V.shape[-2] <= V.shape[-1]:
+        return torch.cholesky_solve(V, L)
+    return torch.cholesky_solve(V.mT, L).mT  # (I + αVVᵀ)⁻¹ V = V (I + αVᵀV)⁻¹

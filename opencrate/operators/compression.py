@@ -1,0 +1,228 @@
+"""Compression: one step that lowers R^c(Z; U_[K]), exactly or by attention.
+
+    SSA(Z | U_k)         = softmax(V_k V_kᵀ) V_k   with V_k = Z U_k                      eq. SSA
+    MSSA(Z | U_[K])      = γ Σ_k SSA(Z | U_k) U_kᵀ                                       eq. Multi-Head-SSA
+    MSSA(Z | U_[K], W)   = [SSA(Z | U_1), …, SSA(Z | U_K)] Wᵀ                            eq. mssa_trainable_w
+    Z − κ∇R^c(Z)         ≈ (1 − κγ) Z + κγ MSSA(Z | U_[K])                               eq. gd-mcr-parts
+
+Tokens are rows, so the paper's softmax over columns is one over rows. Departures: the equations have `scale = 1`;
+networks use p^{-1/2}, as the paper's Algorithm 3 does. The skip of a network's layer has weight 1 and takes the tokens before
+LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z` of the other operators.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..objective.rates import project, rate_scale, require_positive, subspace_coding_rate_gradient
+from ..shapes import Float
+from .table import Operator, OperatorTable
+
+__all__ = [
+    "COMPRESSIONS",
+    "Compression",
+    "attention_maps",
+    "gradient_step",
+    "lift",
+    "mixture_step",
+    "mssa",
+    "mssa_tied",
+    "neumann_step",
+    "softmax_step",
+    "ssa",
+    "ssa_reference",
+]
+
+COMPRESSIONS = OperatorTable("compression")
+INCREMENTS: set[str] = set()
+
+
+def register(*, increment: bool = False) -> Callable[[Operator], Operator]:
+    """Make a compression available to networks under its function's name.
+
+    It takes tokens Z and bases U and returns the new tokens; with `increment=True`, what is to be added to them.
+    """
+
+    def enter(operator: Operator) -> Operator:
+        if increment:
+            INCREMENTS.add(operator.__name__)
+        return COMPRESSIONS.register(operator)
+
+    return enter
+
+
+def attention_maps(V: Float[Tensor, "*batch k n p"], scale: float = 1.0) -> Float[Tensor, "*batch k n n"]:
+    """softmax(scale · V_k V_kᵀ): row i says with which tokens token i is compressed, in each subspace."""
+    return (scale * V @ V.mT).softmax(-1)
+
+
+def lift(V: Float[Tensor, "*batch k n p"], U: Float[Tensor, "k d p"]) -> Float[Tensor, "*batch n d"]:
+    """Σ_k V_k U_kᵀ: back from the subspaces into the space of the tokens."""
+    k, d, p = U.shape
+    return V.transpose(-3, -2).flatten(-2) @ U.transpose(1, 2).reshape(k * p, d)
+
+
+def ssa_reference(
+    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], scale: float = 1.0
+) -> Float[Tensor, "*batch k n p"]:
+    """The definition of SSA, as it stands in the paper."""
+    V = project(Z, U)
+    return attention_maps(V, scale) @ V
+
+
+def ssa(
+    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], scale: float = 1.0, dropout: float = 0.0
+) -> Float[Tensor, "*batch k n p"]:
+    """SSA(Z | U_k) for every k, by torch's fused attention; `dropout` drops entries of the attention maps."""
+    V = project(Z, U)
+    return F.scaled_dot_product_attention(V, V, V, dropout_p=dropout, scale=scale)
+
+
+@register(increment=True)
+def mssa(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    W: Float[Tensor, "d kp"] | None = None,
+    bias: Float[Tensor, "d"] | None = None,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch n d"]:
+    """MSSA(Z | U_[K], W) with a free output map W; without W the heads stand side by side (K·p = d)."""
+    heads = ssa(Z, U, scale, dropout).transpose(-3, -2).flatten(-2)  # (…, n, k·p)
+    return heads if W is None else F.linear(heads, W, bias)
+
+
+@register(increment=True)
+def mssa_tied(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    eps: float = 0.5,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch n d"]:
+    """MSSA(Z | U_[K]) = γ Σ_k SSA(Z | U_k) U_kᵀ: the output map is the subspaces themselves."""
+    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
+    return gamma * lift(ssa(Z, U, scale, dropout), U)
+
+
+@register()
+def softmax_step(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    kappa: float = 0.5,
+    eps: float = 0.5,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch n d"]:
+    """(1 − κγ) Z + κγ MSSA(Z | U_[K]), the paper's approximation of the gradient step with the factors it needs."""
+    kappa_gamma = kappa * rate_scale(Z.shape[-2], U.shape[-1], eps)
+    return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout)
+
+
+@register()
+def gradient_step(
+    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
+) -> Float[Tensor, "*batch n d"]:
+    """Z − κ∇R^c(Z; U_[K]) with the exact gradient, that is with the matrix inverse."""
+    return Z - kappa * subspace_coding_rate_gradient(Z, U, eps)
+
+
+@register()
+def neumann_step(
+    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
+) -> Float[Tensor, "*batch n d"]:
+    """Z − κγ Σ_k (V_k − γ V_k V_kᵀ V_k) U_kᵀ: the inverse (I + γ V_k V_kᵀ)⁻¹ by its first-order Neumann series.
+
+    The series converges only where γ‖V_k V_kᵀ‖ < 1 (docs/ERRATA.md).
+    """
+    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
+    V = project(Z, U)
+    return Z - kappa * gamma * lift(V - gamma * V @ (V.mT @ V), U)
+
+
+@register()
+def mixture_step(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    sigma: float = 1.0,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+) -> Float[Tensor, "*batch n d"]:
+    """Σ_k π_k(z_i) SSA(Z | U_k)_i U_kᵀ with π(z) = softmax_k(‖U_kᵀ z‖²/(2σ²)): every token chooses among the heads.
+
+    The aggregation of eq. mog-score-as-attention, left by the paper for future work; for one token it is that denoiser.
+    """
+    require_positive("sigma", sigma)
+    membership = (project(Z, U).square().sum(-1) / (2 * sigma**2)).softmax(-2)  # (…, k, n)
+    return lift(membership.unsqueeze(-1) * ssa(Z, U, scale, dropout), U)
+
+
+class Compression(nn.Module):
+    """Holds U_[K] (and W where the operator has one) and applies the compression of that name to tokens (…, n, d).
+
+    U is kept as `UT` (k·p, d), the layout that a matrix product reads without a copy: rows k·p … (k+1)·p − 1 are U_kᵀ.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        num_heads: int,
+        head_dim: int,
+        options: dict[str, float] | None = None,
+        attn_drop: float = 0.0,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.operator = COMPRESSIONS.named(name)
+        self.options = COMPRESSIONS.options(name, options)
+        self.is_increment = name in INCREMENTS
+        self.num_heads, self.head_dim = num_heads, head_dim
+        self.scale = head_dim**-0.5
+        self.has_scale = COMPRESSIONS.takes(name, "scale")
+        self.attn_drop = attn_drop
+        self.UT = nn.Parameter(torch.empty(num_heads * head_dim, dim, device=device, dtype=dtype))
+        # One head as wide as the tokens has no output map (the paper's Algorithm 3, `project_out`).
+        free = COMPRESSIONS.takes(name, "W") and not (num_heads == 1 and head_dim == dim)
+        self.W = nn.Linear(num_heads * head_dim, dim, device=device, dtype=dtype) if free else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.UT, a=5**0.5)
+        if self.W is not None:
+            self.W.reset_parameters()
+
+    @property
+    def U(self) -> Tensor:
+        """The bases U_[K], (k, d, p): a view of the parameter."""
+        return self.UT.view(self.num_heads, self.head_dim, -1).transpose(1, 2)
+
+    def forward(self, Z: Tensor) -> Tensor:
+        return self._scripted_mssa(Z) if torch.jit.is_scripting() else self._apply_operator(Z)
+
+    @torch.jit.unused
+    def _apply_operator(self, Z: Tensor) -> Tensor:
+        arguments = dict(self.options)
+        if self.has_scale:
+            arguments |= {"scale": self.scale, "dropout": self.attn_drop if self.training else 0.0}
+        if self.W is not None:
+            arguments |= {"W": self.W.weight, "bias": self.W.bias}
+        return self.operator(Z, self.U, **arguments)
+
+    def _scripted_mssa(self, Z: Tensor) -> Tensor:
+        """`mssa` for TorchScript, which reads neither shape annotations nor calls by keyword dictionary."""
+        if self.name != "mssa":
+            raise RuntimeError("TorchScript knows the compression mssa alone: use torch.export")
+        V = F.linear(Z, self.UT).unflatten(-1, [self.num_heads, self.head_dim]).transpose(-3, -2)
+        dropout = self.attn_drop if self.training else 0.0
+        heads = F.scaled_dot_product_attention(V, V, V, dropout_p=dropout, scale=self.scale)
+        heads = heads.transpose(-3, -2).flatten(-2)
+        return heads if self.W is None else self.W(heads)
+
+    def extra_repr(self) -> str:
+        options = ", ".join(f"{option}={value}" for option, value in self.options.items())
+        return ", ".join(filter(None, [self.name, f"num_heads={self.num_heads}", f"head_dim={self.head_dim}", options]))
