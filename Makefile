@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Shape annotations are executed in the tests, except where a compiler reads the code.
+# Shape annotations are executed in the tests, but for those marked unhooked.
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
@@ -24,8 +24,8 @@ demo: $(READY)  ## draw noisy tokens as they move onto their subspaces
 	$(BIN)/python examples/denoising.py
 
 test: $(READY)  ## all tests but the slow ones and those that need a GPU
-	$(PYTEST) -n auto -m 'not compiled and not slow and not gpu' $(SHAPES)
-	$(PYTEST) -n auto -m 'compiled and not slow and not gpu'
+	$(PYTEST) -n auto -m 'not unhooked and not slow and not gpu' $(SHAPES)
+	$(PYTEST) -n auto -m 'unhooked and not slow and not gpu'
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(PYTEST) -m 'slow and not gpu'

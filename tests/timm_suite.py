@@ -1,7 +1,7 @@
 """Run timm's own model tests on every crate_* model: `make timm-suite`.
 
-The tests are in timm's source distribution and not in its wheel, so the one of the installed version is fetched once. The same
-file is the pytest plugin that makes `timm.list_models` answer with our models, in every worker.
+The tests are in timm's source distribution and not in its wheel, so the one of the installed version is fetched once.
+The same file is the pytest plugin that makes `timm.list_models` answer with our models, in every worker.
 """
 
 import subprocess
@@ -52,18 +52,8 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).parent))  # where the workers find this file as a plugin
     folder, count = fetch(), Count()
     config = ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
-    arguments = [
-        *config,
-        "-p",
-        "timm_suite",
-        "-n",
-        "auto",
-        "-q",
-        "-k",
-        "crate_",
-        str(folder / "tests" / "test_models.py"),
-    ]
-    code = pytest.main(arguments, plugins=[count])
+    plugin = ["-p", "timm_suite", "-n", "auto", "-q", "-k", "crate_"]
+    code = pytest.main([*config, *plugin, str(folder / "tests" / "test_models.py")], plugins=[count])
     expected = TESTS_PER_MODEL * len(timm.models.list_models("crate_*"))
     if code == 0 and count.passed != expected:
         print(f"timm's suite ran {count.passed} tests on our models, {expected} were expected")

@@ -154,21 +154,35 @@ def _project_exactly(Z: Tensor, U: Tensor) -> Tensor:
 
 
 def _cholesky(V: Tensor, alpha: float) -> Tensor:
-    """The Cholesky factor of I + α times the smaller Gram side of V."""
-    gram = V @ V.mT if V.shape[-2] <= V.shape[-1] else V.mT @ V
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    factor: Tensor = torch.linalg.cholesky(identity + alpha * gram)
+    """The Cholesky factor of I + α V Vᵀ, in two rounds, for V with no more rows than columns.
+
+    A Gram matrix rounds away its eigenvalues near 1 beside large ones. So its factor L, with a shift that keeps it
+    positive, only preconditions: L⁻¹ (I + α V Vᵀ) L⁻ᵀ, formed from L⁻¹ [I, √α V] and not from the Gram matrix, is
+    close to I, and its own factor gives the rest (as in shifted CholeskyQR).
+    """
+    gram = alpha * V @ V.mT
+    identity = torch.eye(V.shape[-2], dtype=V.dtype, device=V.device)
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    shift = V.shape[-2] * torch.finfo(V.dtype).eps * trace
+    L = torch.linalg.cholesky(gram + (1 + shift) * identity)
+    inverse = torch.linalg.solve_triangular(L, identity.expand_as(L), upper=False)
+    whitened = alpha**0.5 * inverse @ V
+    factor: Tensor = L @ torch.linalg.cholesky(inverse @ inverse.mT + whitened @ whitened.mT)
     return factor
+
+
+def _smaller_side(V: Tensor) -> Tensor:
+    """V or its transpose, whichever has the smaller Gram matrix V Vᵀ: the determinants are the same."""
+    return V if V.shape[-2] <= V.shape[-1] else V.mT
 
 
 def _half_logdet(V: Tensor, alpha: float) -> Tensor:
     """½ logdet(I + α V Vᵀ) = Σ_i log L_ii."""
-    return _cholesky(V, alpha).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return _cholesky(_smaller_side(V), alpha).diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _ridge_residual(V: Tensor, alpha: float) -> Tensor:
     """(I + α V Vᵀ)⁻¹ V: what is left of each token after a ridge regression on all of them."""
-    L = _cholesky(V, alpha)
-    if V.shape[-2] <= V.shape[-1]:
-        return torch.cholesky_solve(V, L)
-    return torch.cholesky_solve(V.mT, L).mT  # (I + αVVᵀ)⁻¹ V = V (I + αVᵀV)⁻¹
+    side = _smaller_side(V)
+    residual = torch.cholesky_solve(side, _cholesky(side, alpha))
+    return residual if V.shape[-2] <= V.shape[-1] else residual.mT  # (I + αVVᵀ)⁻¹ V = V (I + αVᵀV)⁻¹

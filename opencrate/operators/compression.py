@@ -6,8 +6,8 @@
     Z − κ∇R^c(Z)         ≈ (1 − κγ) Z + κγ MSSA(Z | U_[K])                               eq. gd-mcr-parts
 
 Tokens are rows, so the paper's softmax over columns is one over rows. Departures: the equations have `scale = 1`;
-networks use p^{-1/2}, as the paper's Algorithm 3 does. The skip of a network's layer has weight 1 and takes the tokens before
-LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z` of the other operators.
+networks use p^{-1/2}, as the paper's Algorithm 3 does. The skip of a network's layer has weight 1 and takes the tokens
+before LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z` of the other operators.
 """
 
 from collections.abc import Callable
