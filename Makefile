@@ -17,7 +17,7 @@ setup: $(READY)  ## create .venv and install everything
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --editable '.[all]'
+	$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[all]'
 	touch $(READY)
 
 demo: $(READY)  ## draw noisy tokens as they move onto their subspaces

@@ -43,7 +43,7 @@ class PatchEmbed(nn.Module):
         embed_dim: int,
         norm_eps: float,
         dynamic_img_size: bool = False,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from ..blocks import Compress, Layer, Sparsify
 from ..embed import PatchEmbed
 from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
+from ..operators.table import Options
 
 __all__ = ["CRATE", "Step", "trajectory"]
 
@@ -59,8 +60,8 @@ class CRATE(nn.Module):
         head_dim: int | None = None,
         compress: str = "mssa",
         sparsify: str = "ista",
-        compress_args: dict[str, float] | None = None,
-        sparsify_args: dict[str, float] | None = None,
+        compress_args: Options | None = None,
+        sparsify_args: Options | None = None,
         dynamic_img_size: bool = False,
         drop_rate: float = 0.0,
         pos_drop_rate: float = 0.0,
@@ -68,7 +69,7 @@ class CRATE(nn.Module):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         norm_eps: float = 1e-5,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()

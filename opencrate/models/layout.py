@@ -82,7 +82,8 @@ def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
         )
         adapted.set_in_chans(embed.in_chans)
         state.update({prefix + key: value for key, value in adapted.state_dict().items()})
-        # timm drops a first weight that is no convolution's when channels differ; what it drops is already in place.
+    if embed.in_chans != 3:
+        # timm then drops a first weight that is no convolution's; what it drops is already in place.
         with torch.no_grad():
             embed.proj.weight.copy_(state["patch_embed.proj.weight"])
     return state

@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 
-def require_positive(name: str, value: float) -> None:
+def require_positive(name: str, value: int | float) -> None:
     if not value > 0:
         raise ValueError(f"{name} must be positive, got {value}")
 
 
-def require_nonnegative(name: str, value: float) -> None:
+def require_nonnegative(name: str, value: int | float) -> None:
     if not value >= 0:
         raise ValueError(f"{name} must not be negative, got {value}")
 

@@ -11,6 +11,7 @@ before LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from ..objective.rates import project, rate_scale, require_positive, subspace_coding_rate_gradient
 from ..shapes import Float
-from .table import Operator, OperatorTable
+from .table import Operator, OperatorTable, Options
 
 __all__ = [
     "COMPRESSIONS",
@@ -171,9 +172,9 @@ class Compression(nn.Module):
         dim: int,
         num_heads: int,
         head_dim: int,
-        options: dict[str, float] | None = None,
+        options: Options | None = None,
         attn_drop: float = 0.0,
-        device: torch.device | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
@@ -206,7 +207,7 @@ class Compression(nn.Module):
 
     @torch.jit.unused
     def _apply_operator(self, Z: Tensor) -> Tensor:
-        arguments = dict(self.options)
+        arguments: dict[str, Any] = dict(self.options)
         if self.has_scale:
             arguments |= {"scale": self.scale, "dropout": self.attn_drop if self.training else 0.0}
         if self.W is not None:

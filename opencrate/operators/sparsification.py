@@ -22,7 +22,7 @@ from ..objective.rates import (
 )
 from ..objective.sparsity import soft_threshold
 from ..shapes import Float
-from .table import OperatorTable
+from .table import OperatorTable, Options
 
 __all__ = [
     "SPARSIFICATIONS",
@@ -122,8 +122,8 @@ class Sparsification(nn.Module):
         self,
         name: str,
         dim: int,
-        options: dict[str, float] | None = None,
-        device: torch.device | None = None,
+        options: Options | None = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()

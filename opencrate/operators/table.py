@@ -7,13 +7,13 @@ from the module; everything else has a default and is an option that a user may 
 import inspect
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from typing import Any
 
 from torch import Tensor
 
 from ..objective.rates import require_nonnegative, require_positive
 
 Operator = Callable[..., Tensor]
+Options = dict[str, int | float]
 
 _FROM_MODULE = {"Z", "U", "W", "bias", "D", "scale", "dropout"}
 _CHECKS = {
@@ -43,7 +43,7 @@ class OperatorTable(dict[str, Operator]):
             raise ValueError(f"unknown {self.kind} {name!r}{_suggestion(name, self)}")
         return self[name]
 
-    def options(self, name: str, given: dict[str, Any] | None) -> dict[str, Any]:
+    def options(self, name: str, given: Options | None) -> Options:
         """The operator's options: its defaults, overridden by what was given."""
         defaults = {
             parameter.name: parameter.default

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def test_posterior_mean_agrees_with_monte_carlo():
 
 
 def test_posterior_mean_is_the_best_denoiser():
-    """No denoiser has a smaller mean squared error: among them the attention form and shrunken or stretched versions."""
+    """No denoiser has a smaller mean squared error: not the attention form, nor a shrunken or stretched version."""
     model, sigma = mixture(), 0.5
     X, clean, _ = noisy(model, 50_000, sigma)
 
@@ -86,9 +87,13 @@ def test_any_covariance_by_its_eigenvectors():
     torch.testing.assert_close(covariances(model), S)
     X, sigma = random(10, 4, seed=6), 0.3
     noise = sigma**2 * torch.eye(4, dtype=torch.float64)
-    each = torch.stack([torch.distributions.MultivariateNormal(torch.zeros(4).double(), S_k + noise).log_prob(X) for S_k in S])
+    each = torch.stack(
+        [torch.distributions.MultivariateNormal(torch.zeros(4).double(), S_k + noise).log_prob(X) for S_k in S]
+    )
     torch.testing.assert_close(model.log_prob(X, sigma), (each.T + weights.log()).logsumexp(1))
-    singular = LowRankMixture.from_covariances(weights, torch.diag(torch.tensor([1.0, 0, 0, 0]).double()).expand(2, 4, 4))
+    singular = LowRankMixture.from_covariances(
+        weights, torch.diag(torch.tensor([1.0, 0, 0, 0]).double()).expand(2, 4, 4)
+    )
     assert singular.posterior_mean(X, sigma)[:, 1:].abs().max() == 0
 
 
@@ -104,7 +109,7 @@ def test_samples_have_the_mixtures_moments():
 
 
 def test_attention_form_becomes_exact_as_the_noise_vanishes():
-    """With equal weights and variances, the assumption of the paper's proposition; the error falls like σ² (slope 2)."""
+    """With equal weights and variances, as the paper's proposition assumes; the error falls like σ² (slope 2)."""
     U = subspaces(3, 12, 3, seed=2)
     model = LowRankMixture(torch.full((3,), 1 / 3, dtype=torch.float64), U, torch.ones(3, 3, dtype=torch.float64))
     sigmas = [0.2, 0.1, 0.05, 0.025]
@@ -114,7 +119,7 @@ def test_attention_form_becomes_exact_as_the_noise_vanishes():
         difference = attention_denoiser(X, U, sigma) - model.posterior_mean(X, sigma)
         errors.append(difference.square().sum(1).mean().sqrt().item())
     assert errors[-1] < 2e-3
-    slopes = [math.log2(a / b) for a, b in zip(errors, errors[1:], strict=False)]
+    slopes = [math.log2(a / b) for a, b in pairwise(errors)]
     assert slopes[-1] == pytest.approx(2, abs=0.1)
     assert all(slope > 1.5 for slope in slopes)
 
@@ -129,7 +134,7 @@ def test_denoising_in_steps_moves_tokens_onto_their_subspaces():
 
     path = [distance(tokens) for tokens in denoise(X, [0.2, 0.1, 0.05, 0.02], model.posterior_mean)]
     assert len(path) == 5
-    assert all(later < earlier for earlier, later in zip(path, path[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(path))
     assert path[-1] < 1e-3 * path[0]
 
 

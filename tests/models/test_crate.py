@@ -1,0 +1,199 @@
+from itertools import pairwise
+
+import pytest
+import timm
+import torch
+
+import opencrate
+from opencrate import CRATE, trajectory
+from opencrate.models.layout import to_authors
+
+from ..networks import SMALL, small, transcribed
+from ..strategies import random
+from ..transcription import PaperCRATE
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters"), [("tiny", 6_090_856), ("small", 13_116_328), ("base", 22_796_008), ("large", 77_641_192)]
+)
+def test_parameter_counts_are_the_papers(size, parameters):
+    model = timm.create_model(f"crate_{size}_patch16_224", device="meta")
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"global_pool": "token"},
+        {"global_pool": "avg"},
+        {"num_heads": 1},
+        {"num_heads": 1, "head_dim": 8},
+        {"num_heads": 3, "head_dim": 16},
+        {"sparsify_args": {"eta": 0.3, "lam": 0.02}},
+        {"in_chans": 1},
+    ],
+    ids=str,
+)
+def test_logits_and_gradients_are_the_transcriptions(variant):
+    model = small(dtype=torch.float64, **variant)
+    paper = transcribed(model)
+    images, labels = random(6, model.patch_embed.in_chans, 16, 16, seed=1), torch.arange(6) % 5
+    ours, theirs = model(images), paper(images)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+    torch.nn.functional.cross_entropy(ours, labels).backward()
+    torch.nn.functional.cross_entropy(theirs, labels).backward()
+    gradients = to_authors({name: weight.grad for name, weight in model.named_parameters()})
+    expected = dict(paper.named_parameters())
+    assert gradients.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=0, atol=1e-9, msg=name)
+        assert weight.grad.abs().max() > 1e-6, f"{name} has no gradient to compare"
+
+
+def test_initialisation_is_the_papers():
+    """The same distributions: the standard deviations of every weight agree within their sampling error."""
+    torch.manual_seed(0)
+    ours = to_authors(
+        CRATE(img_size=32, patch_size=4, embed_dim=192, depth=2, num_heads=3, num_classes=10).state_dict()
+    )
+    theirs = PaperCRATE(
+        image_size=32, patch_size=4, num_classes=10, dim=192, depth=2, heads=3, dim_head=64
+    ).state_dict()
+    for name, weight in theirs.items():
+        sampling_error = max(0.05, 3 / weight.numel() ** 0.5)
+        expected = pytest.approx(weight.std(unbiased=False).item(), rel=sampling_error)
+        assert ours[name].std(unbiased=False).item() == expected, name
+
+
+def test_trajectory_passes_what_forward_passes():
+    model, images = small(), torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        steps = list(trajectory(model, images, projections=True, attention=True))
+        assert [step.layer for step in steps] == [1, 2, 3]
+        assert torch.equal(steps[0].Z, model.embed(images))
+        for step, after in pairwise(steps):
+            assert torch.equal(step.Z_next, after.Z)
+        assert torch.equal(model.forward_head(steps[-1].Z_next), model(images))
+        for step, layer in zip(steps, model.blocks, strict=True):
+            assert step.Z.shape == step.Z_half.shape == step.Z_next.shape == (2, 17, 24)
+            assert step.projections.shape == (2, 4, 17, 6)
+            assert step.attention.shape == (2, 4, 17, 17)
+            assert (step.Z_next >= 0).all()
+            # The maps and projections explain the half-step completely.
+            heads = (step.attention @ step.projections).transpose(1, 2).flatten(2)
+            torch.testing.assert_close(step.Z + layer.compress.step.W(heads), step.Z_half, rtol=1e-5, atol=1e-5)
+    plain = next(iter(trajectory(model, images)))
+    assert plain.projections is None
+    assert plain.attention is None
+    assert plain.Z_next.requires_grad
+
+
+def test_operators_without_attention_say_so():
+    model = small(compress="gradient_step")
+    with pytest.raises(ValueError, match="gradient_step has no attention maps"):
+        list(trajectory(model, torch.randn(1, 3, 16, 16), attention=True))
+
+
+@pytest.mark.parametrize("compress", sorted(opencrate.operators.COMPRESSIONS))
+@pytest.mark.parametrize("sparsify", sorted(opencrate.operators.SPARSIFICATIONS))
+def test_every_pair_of_operators_makes_a_network(compress, sparsify):
+    model = small(compress=compress, sparsify=sparsify).train()
+    logits = model(torch.randn(2, 3, 16, 16))
+    assert logits.shape == (2, 5)
+    logits.square().sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+    assert {"compress": compress, "sparsify": sparsify}.items() <= model.config().items()
+
+
+def test_step_moves_the_tokens_as_it_moves_their_layernorm():
+    model = small(compress="softmax_step", dtype=torch.float64)
+    half = model.blocks[0].compress
+    Z = random(2, 17, 24)
+    Y = half.norm(Z)
+    torch.testing.assert_close(half(Z), Z + half.step(Y) - Y)
+
+
+def test_config_rebuilds_the_network():
+    model = small(
+        compress="mixture_step",
+        compress_args={"sigma": 2.0},
+        sparsify="prox_mm",
+        sparsify_args={"eps": 0.3},
+        num_heads=2,
+    )
+    again = CRATE(**model.config())
+    again.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(again.eval()(images), model(images))
+    assert again.config() == model.config()
+
+
+def test_dropout_and_drop_path_are_for_training_alone():
+    images = torch.randn(4, 3, 16, 16)
+    for rate in ("drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"):
+        model, plain = small(**{rate: 0.5}), small()
+        assert torch.equal(model(images), plain(images))
+        model.train()
+        assert not torch.equal(model(images), model(images)), rate
+
+
+def test_built_on_meta_then_filled():
+    model = CRATE(**SMALL, device=torch.device("meta"), dtype=torch.float64)
+    assert {weight.device.type for weight in model.parameters()} == {"meta"}
+    assert {weight.dtype for weight in model.parameters()} == {torch.float64}
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(torch.nan)
+    model.init_weights()
+    assert model(random(1, 3, 16, 16)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"img_size": 225, "patch_size": 16}, "img_size 225 is not divisible by patch_size 16"),
+        ({"img_size": (16, 18)}, "img_size 18 is not divisible by patch_size 4"),
+        ({"num_heads": 5}, "embed_dim 24 is not divisible by num_heads 5"),
+        ({"num_heads": 0}, "embed_dim 24 is not divisible by num_heads 0"),
+        ({"global_pool": "max"}, "global_pool must be 'token', 'avg' or '', got 'max'"),
+        ({"compress": "mmsa"}, "unknown compression 'mmsa'; did you mean 'mssa'?"),
+        ({"sparsify": "prox"}, "unknown sparsification 'prox'"),
+        ({"sparsify_args": {"lam": -1.0}}, "lam must not be negative, got -1.0"),
+        ({"compress": "mssa_tied", "compress_args": {"eps": 0}}, "eps must be positive, got 0"),
+        ({"sparsify_args": {"lambda": 1.0}}, "ista has no option 'lambda'"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_one_sentence(arguments, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        CRATE(**{**SMALL, **arguments})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_pictures_of_another_size_are_one_sentence():
+    with pytest.raises(ValueError, match="images of 20 x 16 pixels, but the model takes 16 x 16"):
+        small()(torch.randn(1, 3, 20, 16))
+    with pytest.raises(ValueError, match="images of 18 x 16 pixels are not divisible by patch_size 4 x 4"):
+        small(dynamic_img_size=True)(torch.randn(1, 3, 18, 16))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gpu_agrees_with_cpu(dtype):
+    model, images = small(dtype=dtype), random(4, 3, 16, 16, dtype=dtype)
+    expected = model(images)
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-10
+    torch.testing.assert_close(model.cuda()(images.cuda()).cpu(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["crate_tiny_patch16_224", "crate_small_patch16_224"])
+def test_gpu_training_step_in_bf16(name):
+    model = timm.create_model(name, num_classes=10).cuda()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(torch.randn(4, 3, 224, 224, device="cuda")).float().square().mean()
+    loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters())

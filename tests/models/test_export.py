@@ -1,0 +1,76 @@
+"""Compilers and exporters; they read the code as it is, so these tests run without the shape-checking hook."""
+
+import shutil
+
+import pytest
+import torch
+
+from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+
+from ..networks import small
+
+pytestmark = pytest.mark.unhooked
+BACKENDS = ["aot_eager"]
+if shutil.which("g++") or shutil.which("clang++"):
+    BACKENDS.append("inductor")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_compiles_as_one_graph(backend):
+    model, images = small().train(), torch.randn(2, 3, 16, 16)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(images), model(images), rtol=1e-5, atol=1e-5)
+    expected = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
+    gradients = torch.autograd.grad(compiled(images).square().sum(), list(model.parameters()))
+    for gradient, truth in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, truth, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "half", [*({"compress": name} for name in COMPRESSIONS), *({"sparsify": name} for name in SPARSIFICATIONS)], ids=str
+)
+def test_every_operator_compiles_as_one_graph(half):
+    model, images = small(**half, depth=1), torch.randn(2, 3, 16, 16)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"dynamic_img_size": True}, {"compress": "mssa_tied", "sparsify": "prox_mm"}]
+)
+def test_exports_with_any_batch(arguments):
+    model = small(**arguments)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(model, (torch.randn(2, 3, 16, 16),), dynamic_shapes=({0: batch},))
+    images = torch.randn(5, 3, 16, 16)
+    torch.testing.assert_close(exported.module()(images), model(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pool", ["token", "avg"])
+def test_onnx_gives_the_same_logits(tmp_path, pool):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    model, file = small(global_pool=pool), tmp_path / "model.onnx"
+    batch = torch.export.Dim("batch", min=1, max=64)
+    torch.onnx.export(
+        model, (torch.randn(2, 3, 16, 16),), file, dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"]
+    )
+    images = torch.randn(5, 3, 16, 16)
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"images": images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_heads": 1}, {"global_pool": "avg"}])
+def test_torchscript(tmp_path, arguments):
+    model, images = small(**arguments), torch.randn(2, 3, 16, 16)
+    torch.jit.script(model).save(tmp_path / "model.pt")
+    scripted = torch.jit.load(tmp_path / "model.pt")
+    torch.testing.assert_close(scripted(images), model(images), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("arguments", [{"compress": "mssa_tied"}, {"sparsify": "prox_mm"}])
+def test_torchscript_of_other_operators_refuses(arguments):
+    scripted = torch.jit.script(small(**arguments))
+    with pytest.raises(torch.jit.Error, match=r"use torch\.export"):
+        scripted(torch.randn(2, 3, 16, 16))

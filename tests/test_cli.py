@@ -1,0 +1,70 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from opencrate import save_pretrained
+from opencrate.cli import main
+
+from .models.test_checkpoints import authors_state, broken_checkpoints
+from .networks import small
+
+
+def test_describe(tmp_path, capsys):
+    state = {"epoch": 150, "arch": "CRATE_tiny", "best_acc1": torch.tensor(66.7), "state_dict": authors_state()}
+    torch.save(state, tmp_path / "model.pth.tar")
+    main(["describe", str(tmp_path / "model.pth.tar"), "--num-heads", "4"])
+    lines = capsys.readouterr().out.splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows == {
+        "size": "custom: 3 layers, dimension 24",
+        "heads": "4 of dimension 6",
+        "image": "16 x 16 x 3",
+        "patch": "4 x 4",
+        "classes": "5",
+        "pooling": "token (assumed)",
+        "compression": "mssa",
+        "sparsification": "ista (eta=0.1, lam=0.1)",
+        "parameters": f"{sum(weight.numel() for weight in authors_state().values()):,}",
+        "from": "the authors' layout, arch CRATE_tiny, epoch 150, best_acc1 66.7",
+    }
+
+
+def test_convert_both_ways(tmp_path, capsys):
+    save_pretrained(small(), tmp_path / "ours")
+    main(["convert", str(tmp_path / "ours"), str(tmp_path / "theirs.pth.tar")])
+    main(["convert", str(tmp_path / "theirs.pth.tar"), str(tmp_path / "again"), "--num-heads", "4"])
+    assert capsys.readouterr().out.splitlines() == [
+        f"wrote {tmp_path / 'theirs.pth.tar'}",
+        f"wrote {tmp_path / 'again'}",
+    ]
+    ours, again = (tmp_path / name / "model.safetensors" for name in ("ours", "again"))
+    assert ours.read_bytes() == again.read_bytes()
+
+
+def test_bad_input_is_exit_code_2_and_one_sentence(tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    for path, message in broken_checkpoints(tmp_path / "in"):
+        for command in (["describe", str(path)], ["convert", str(path), str(tmp_path / "out")]):
+            with pytest.raises(SystemExit) as stop:
+                main([*command, "--num-heads", "4"])
+            assert stop.value.code == 2
+            printed = capsys.readouterr()
+            assert printed.out == ""
+            (sentence,) = printed.err.splitlines()
+            assert sentence.startswith("opencrate: ")
+            assert message in sentence
+            assert not (tmp_path / "out").exists()
+
+
+def test_installed_command(tmp_path):
+    """As a user runs it: no traceback, and the exit code of the shell."""
+    save_pretrained(small(), tmp_path / "ours")
+    command = [sys.executable, "-c", "from opencrate.cli import main; main()"]
+    good = subprocess.run([*command, "describe", tmp_path / "ours"], capture_output=True, text=True, check=False)
+    assert good.returncode == 0
+    assert "16 x 16 x 3" in good.stdout
+    bad = subprocess.run([*command, "describe", tmp_path / "no.pth"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert bad.stderr == f"opencrate: {tmp_path / 'no.pth'} does not exist\n"
