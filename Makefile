@@ -15,9 +15,11 @@ help:  ## this list
 setup: $(READY)  ## create .venv and install everything
 
 $(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("opencrate needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[all]'
+	$(BIN)/python -m uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[all]' \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	touch $(READY)
 
 demo: $(READY)  ## draw noisy tokens as they move onto their subspaces

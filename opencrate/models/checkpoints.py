@@ -102,6 +102,7 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     directory = Path(directory)
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
+    _require_rebuildable(model)
     _refresh_pretrained_cfg(model)
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
@@ -116,6 +117,7 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
 
 def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:
     """Write the network to a Hub repository; keyword arguments are those of `timm.models.push_to_hf_hub`."""
+    _require_rebuildable(model)
     _refresh_pretrained_cfg(model)
     return push_to_hf_hub(model, repo_id, model_args=model.config(), safe_serialization=True, **kwargs)
 
@@ -123,6 +125,7 @@ def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:
 def save_authors(model: CRATE, file: str | Path) -> Path:
     """Write the network as the authors' code would; what their layout cannot say is refused."""
     file, config = Path(file), model.config()
+    _require_rebuildable(model)
     theirs = {"compress": "mssa", "sparsify": "ista", "sparsify_args": {"eta": 0.1, "lam": 0.1}, "norm_eps": 1e-5}
     for key, value in theirs.items():
         if config[key] != value:
@@ -283,7 +286,12 @@ def _require_fit(found: Checkpoint, path: str) -> None:
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ValueError(f"{path} does not fit its network: {sorted(problems)[0]}{more}")
+        raise ValueError(f"{path} is not a whole network: {sorted(problems)[0]}{more}")
+
+
+def _require_rebuildable(model: CRATE) -> None:
+    """A network that lost a part (`prune_norm`) is not what its configuration would build."""
+    _require_fit(Checkpoint(model.state_dict(), "", model.config(), origin=""), "what is to be saved")
 
 
 def _architecture(config: dict[str, Any]) -> str:

@@ -75,6 +75,8 @@ class CRATE(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         _require_pool(global_pool)
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
         head_dim = head_dim or _head_dim(embed_dim, num_heads)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim

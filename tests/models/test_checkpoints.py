@@ -162,6 +162,19 @@ def test_a_changed_network_is_saved_as_it_is(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "crate_tiny_patch4_32"
 
 
+def test_a_pruned_network(tmp_path):
+    model = small()
+    model.prune_intermediate_layers([0, 1])
+    save_pretrained(model, tmp_path / "two layers")
+    again = load(tmp_path / "two layers")
+    for ours, theirs in zip(*(m.forward_intermediates(IMAGES)[1] for m in (model, again)), strict=True):
+        assert torch.equal(ours, theirs)
+    model.prune_intermediate_layers([0], prune_norm=True)
+    with pytest.raises(ValueError, match=r"what is to be saved is not a whole network: norm\.bias is missing"):
+        save_pretrained(model, tmp_path / "no norm")
+    assert not (tmp_path / "no norm").exists()
+
+
 def test_saving_over_an_older_checkpoint_replaces_it(tmp_path):
     save_pretrained(small(seed=0), tmp_path)
     save_pretrained(small(seed=1), tmp_path)
@@ -281,7 +294,7 @@ def broken_checkpoints(folder):
         (altered("vit", architecture="vit_tiny_patch16_224"), "'vit_tiny_patch16_224', which is not a CRATE"),
         (altered("typo", model_args={**small().config(), "compress": "msa"}), "unknown compression 'msa'"),
         (altered("argument", model_args={**small().config(), "colour": "red"}), "describes no network"),
-        (altered("mismatch", model_args={**small().config(), "depth": 4}), "does not fit its network"),
+        (altered("mismatch", model_args={**small().config(), "depth": 4}), "is not a whole network"),
         (altered("list", pretrained_cfg=[1]), "is not a checkpoint's configuration"),
     ]
 

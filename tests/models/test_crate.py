@@ -157,6 +157,7 @@ def test_built_on_meta_then_filled():
         ({"img_size": (16, 18)}, "img_size 18 is not divisible by patch_size 4"),
         ({"num_heads": 5}, "embed_dim 24 is not divisible by num_heads 5"),
         ({"num_heads": 0}, "embed_dim 24 is not divisible by num_heads 0"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"global_pool": "max"}, "global_pool must be 'token', 'avg' or '', got 'max'"),
         ({"compress": "mmsa"}, "unknown compression 'mmsa'; did you mean 'mssa'?"),
         ({"sparsify": "prox"}, "unknown sparsification 'prox'"),

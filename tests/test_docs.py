@@ -1,0 +1,107 @@
+"""The documents are true: their code runs, the names they use exist, and the map of imports is kept."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import opencrate
+from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+from opencrate.operators.compression import INCREMENTS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOTATION = (ROOT / "docs" / "NOTATION.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def operators_restored():
+    tables = [table.copy() for table in (COMPRESSIONS, SPARSIFICATIONS)]
+    increments = INCREMENTS.copy()
+    yield
+    for table, before in zip((COMPRESSIONS, SPARSIFICATIONS), tables, strict=True):
+        table.clear()
+        table.update(before)
+    INCREMENTS.clear()
+    INCREMENTS.update(increments)
+
+
+@pytest.mark.unhooked
+def test_python_in_the_readme_runs(capsys, operators_restored):
+    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 12
+    assert all(re.fullmatch(r"layer +\d+  R\^c +[\d.]+  non-zero 0\.\d\d", line) for line in printed)
+
+
+def test_the_readme_lists_every_operator():
+    row = next(line for line in README.splitlines() if "(the paper's networks)" in line)
+    assert set(re.findall(r"`(\w+)`", row)) == COMPRESSIONS.keys() | SPARSIFICATIONS.keys()
+
+
+def test_the_readmes_tree_is_the_packages():
+    tree = re.search(r"## The tree\n\n```\n(.*?)```", README, re.DOTALL)[1]
+    listed = set(re.findall(r"^ +(\w+\.py)", tree, re.MULTILINE))
+    files = {file.name for file in (ROOT / "opencrate").rglob("*.py")}
+    assert files - listed == {"__init__.py", "shapes.py"}
+    assert listed <= files
+
+
+def test_names_in_the_notation_exist():
+    names = set(re.findall(r"`(?:opencrate\.)?((?:objective|operators|models|blocks|embed)\.[\w.]+)", NOTATION))
+    assert len(names) > 30
+    for name in names:
+        found = opencrate
+        for part in name.split("."):
+            assert hasattr(found, part), name
+            found = getattr(found, part)
+    for module in ("compression", "sparsification"):
+        for name in re.findall(rf"`{module}\.(\w+)`", NOTATION):
+            assert hasattr(getattr(opencrate.operators, module), name), name
+
+
+def test_the_notation_names_every_public_function():
+    for part in (opencrate.objective, opencrate.operators):
+        for name in part.__all__:
+            if name.islower() and name not in ("compression", "sparsification", "attention_maps", "ista_unrolled"):
+                assert re.search(rf"\b{name}\b", NOTATION), f"{name} is not in docs/NOTATION.md"
+
+
+def test_every_erratum_has_its_test():
+    errata = (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
+    numbers = set(re.findall(r"^\| (\d\.\d) \|", errata, re.MULTILINE)) - {"1.5"}
+    tests = re.findall(r"^def test_(\d)_(\d)_", (ROOT / "tests" / "test_errata.py").read_text(), re.MULTILINE)
+    assert numbers == {f"{section}.{entry}" for section, entry in tests}
+
+
+LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models", "cli"]
+
+
+def test_each_part_imports_only_from_parts_above_it():
+    for file in (ROOT / "opencrate").rglob("*.py"):
+        parts = file.relative_to(ROOT / "opencrate").with_suffix("").parts
+        if parts[0] == "__init__":
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == len(parts):
+                targets = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
+                for target in targets:
+                    assert LAYERS.index(target) < LAYERS.index(parts[0]), f"{file} imports {target}"
+
+
+def test_denoising_example(tmp_path):
+    picture = tmp_path / "folder" / "picture.png"
+    example = ROOT / "examples" / "denoising.py"
+    assert len(example.read_text().splitlines()) <= 60
+    run = subprocess.run([sys.executable, example, picture], capture_output=True, text=True, check=True)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    errors = [float(error) for error in re.findall(r"^ *0\.\d+ +(\d\.\d+)$", run.stdout, re.MULTILINE)]
+    assert len(errors) == 6
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.01 * errors[0]
