@@ -11,6 +11,7 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from .objective.rates import project
 from .operators.compression import Compression, attention_maps
 from .operators.sparsification import Sparsification
 
@@ -35,12 +36,12 @@ class Compress(nn.Module):
     @torch.jit.ignore
     def projections(self, Z: Tensor) -> Tensor:
         """U_kᵀ LN Z^l for every subspace, (b, k, n, p): what the compression compares."""
-        return self.norm(Z).matmul(self.step.UT.mT).unflatten(-1, (self.step.num_heads, -1)).transpose(-3, -2)
+        return project(self.norm(Z), self.step.U)
 
     @torch.jit.ignore
     def attention(self, Z: Tensor) -> Tensor:
         """The attention maps of every subspace, (b, k, n, n)."""
-        if not self.step.has_scale:
+        if not self.step.has_attention:
             raise ValueError(f"the compression {self.step.name} has no attention maps")
         return attention_maps(self.projections(Z), self.step.scale)
 

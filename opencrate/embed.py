@@ -7,11 +7,20 @@ the paper's Algorithm 1.
 from typing import Any
 
 import torch
+import torch.fx
 from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv, register_notrace_function
 from torch import Tensor, nn
 
 __all__ = ["PatchEmbed"]
+
+
+@register_notrace_function
+def require_images(images: Tensor, in_chans: int) -> None:
+    if images.dim() != 4 or images.shape[1] != in_chans:
+        raise ValueError(f"images must have axes (batch, {in_chans}, height, width), got shape {list(images.shape)}")
+    if not images.is_floating_point():
+        raise ValueError(f"images must be floating-point numbers, got {images.dtype}: scale and normalise them first")
 
 
 @register_notrace_function
@@ -30,6 +39,11 @@ def require_whole_patches(images: Tensor, height: int, width: int) -> None:
             f"images of {images.shape[-2]} x {images.shape[-1]} pixels are not divisible by patch_size "
             f"{height} x {width}"
         )
+
+
+# Symbolic tracing takes the checks as they are, without looking at a picture's size.
+for _check in (require_images, require_image_size, require_whole_patches):
+    torch.fx.wrap(_check.__name__)
 
 
 class PatchEmbed(nn.Module):
@@ -58,6 +72,7 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         height, width = self.patch_size
+        require_images(images, self.in_chans)
         if self.dynamic_img_size:
             require_whole_patches(images, height, width)
         else:
@@ -79,8 +94,12 @@ class PatchEmbed(nn.Module):
     @torch.jit.ignore
     def set_in_chans(self, in_chans: int) -> None:
         """Take pictures with other channels; with one, a grey picture gives what it gave as three equal channels."""
+        if in_chans < 1 or (self.in_chans not in (1, 3) and in_chans != self.in_chans):
+            raise ValueError(f"an embedding of {self.in_chans} channels cannot be made one of {in_chans}")
         filters, bias = self.filters()
-        self._set_filters(adapt_input_conv(in_chans, filters), bias)
+        if self.in_chans == 1:
+            filters = filters.expand(-1, in_chans, -1, -1) / in_chans
+        self._set_filters(adapt_input_conv(in_chans, filters) if self.in_chans == 3 else filters, bias)
         self.in_chans = in_chans
 
     @torch.jit.ignore

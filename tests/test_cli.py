@@ -4,6 +4,7 @@ import sys
 import pytest
 import torch
 
+import opencrate
 from opencrate import save_pretrained
 from opencrate.cli import main
 
@@ -41,6 +42,19 @@ def test_convert_both_ways(tmp_path, capsys):
     ]
     ours, again = (tmp_path / name / "model.safetensors" for name in ("ours", "again"))
     assert ours.read_bytes() == again.read_bytes()
+
+
+def test_words_that_are_no_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["descirbe", "x"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "opencrate: unknown command 'descirbe'; did you mean 'describe'?\n"
+    main(["--version"])
+    assert capsys.readouterr().out == f"opencrate {opencrate.__version__}\n"
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 0
+    assert "usage: opencrate" in capsys.readouterr().out
 
 
 def test_bad_input_is_exit_code_2_and_one_sentence(tmp_path, capsys):

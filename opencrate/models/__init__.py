@@ -1,8 +1,9 @@
 """The network, its names in timm's registry, and its checkpoints."""
 
-from .checkpoints import Checkpoint, convert, load, push_to_hub, read, save_authors, save_pretrained
 from .crate import CRATE, Step, trajectory
+from .reading import Checkpoint, load, read
 from .registry import SIZES, VARIANTS
+from .writing import convert, push_to_hub, save_authors, save_pretrained
 
 __all__ = [
     "CRATE",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..blocks import Compress, Layer, Sparsify
 from ..embed import PatchEmbed
+from ..objective.rates import require_positive
 from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
 from ..operators.table import Options
@@ -75,9 +76,21 @@ class CRATE(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         _require_pool(global_pool)
-        if depth < 1:
-            raise ValueError(f"depth must be at least 1, got {depth}")
-        head_dim = head_dim or _head_dim(embed_dim, num_heads)
+        _require_counts(in_chans=in_chans, embed_dim=embed_dim, depth=depth, num_heads=num_heads)
+        _require_counts(at_least=0, num_classes=num_classes)
+        require_positive("norm_eps", norm_eps)
+        self.drop_rates = {
+            "drop_rate": drop_rate,
+            "pos_drop_rate": pos_drop_rate,
+            "proj_drop_rate": proj_drop_rate,
+            "attn_drop_rate": attn_drop_rate,
+            "drop_path_rate": drop_path_rate,
+        }
+        for name, rate in self.drop_rates.items():
+            if not 0 <= rate < 1:
+                raise ValueError(f"{name} must be in [0, 1), got {rate}")
+        head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
+        _require_counts(head_dim=head_dim)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads, self.head_dim, self.norm_eps = num_heads, head_dim, norm_eps
@@ -85,7 +98,13 @@ class CRATE(nn.Module):
         self.grad_checkpointing = False
 
         self.patch_embed = PatchEmbed(
-            to_2tuple(img_size), to_2tuple(patch_size), in_chans, embed_dim, norm_eps, dynamic_img_size, **dd
+            _pair("img_size", img_size),
+            _pair("patch_size", patch_size),
+            in_chans,
+            embed_dim,
+            norm_eps,
+            dynamic_img_size,
+            **dd,
         )
         grid = self.patch_embed.grid_size
         self.cls_token = nn.Parameter(torch.empty(1, 1, embed_dim, **dd))
@@ -228,6 +247,7 @@ class CRATE(nn.Module):
         if global_pool is not None:
             _require_pool(global_pool)
             self.global_pool = global_pool
+        _require_counts(at_least=0, num_classes=num_classes)
         self.num_classes = num_classes
         like: dict[str, Any] = {"device": self.cls_token.device, "dtype": self.cls_token.dtype}
         self.head = nn.Linear(self.embed_dim, num_classes, **like) if num_classes > 0 else nn.Identity()
@@ -238,7 +258,8 @@ class CRATE(nn.Module):
         """Take pictures or patches of another size; the positions are interpolated to the new grid."""
         old_grid = self.patch_embed.grid_size
         self.patch_embed.set_input_size(
-            None if img_size is None else to_2tuple(img_size), None if patch_size is None else to_2tuple(patch_size)
+            None if img_size is None else _pair("img_size", img_size),
+            None if patch_size is None else _pair("patch_size", patch_size),
         )
         if self.patch_embed.grid_size != old_grid:
             positions = resample_abs_pos_embed(
@@ -284,11 +305,12 @@ class CRATE(nn.Module):
             "compress_args": dict(compress.options),
             "sparsify_args": dict(sparsify.options),
             "dynamic_img_size": self.patch_embed.dynamic_img_size,
+            **self.drop_rates,
             "norm_eps": self.norm_eps,
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """What passes through layer `layer` (counted from 1, as in the paper)."""
 
@@ -306,6 +328,8 @@ def trajectory(model: CRATE, images: Tensor, *, projections: bool = False, atten
     On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the model
     is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
     """
+    if not isinstance(getattr(model, "patch_embed", None), PatchEmbed):
+        raise ValueError(f"trajectory takes a CRATE, got {type(model).__name__}")
     Z = model.embed(images)
     for layer, block in enumerate(cast("Iterable[Layer]", model.blocks), start=1):
         Z_half = block.compress(Z)
@@ -321,8 +345,21 @@ def trajectory(model: CRATE, images: Tensor, *, projections: bool = False, atten
         Z = Z_next
 
 
+def _require_counts(at_least: int = 1, **counts: int) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < at_least:
+            raise ValueError(f"{name} must be a whole number, at least {at_least}, got {count!r}")
+
+
+def _pair(name: str, size: ImageSize) -> tuple[int, int]:
+    pair = to_2tuple(size)
+    if len(pair) != 2 or not all(isinstance(pixels, int) for pixels in pair):
+        raise ValueError(f"{name} must be a whole number or two, got {size!r}")
+    return pair
+
+
 def _head_dim(embed_dim: int, num_heads: int) -> int:
-    if num_heads < 1 or embed_dim % num_heads:
+    if embed_dim % num_heads:
         raise ValueError(f"embed_dim {embed_dim} is not divisible by num_heads {num_heads}")
     return embed_dim // num_heads
 

@@ -1,5 +1,6 @@
 """State dictionaries in two layouts, ours and the paper's authors', and their fit to a model of another input size."""
 
+import math
 import re
 from typing import Any
 
@@ -32,11 +33,11 @@ _NAMES = {
 
 
 def is_ours(state: dict[str, Any]) -> bool:
-    return "patch_embed.proj.weight" in state and "cls_token" in state
+    return "patch_embed.proj.weight" in state and "blocks.0.compress.step.UT" in state
 
 
 def is_authors(state: dict[str, Any]) -> bool:
-    return "to_patch_embedding.2.weight" in state and "cls_token" in state
+    return "to_patch_embedding.2.weight" in state and "transformer.layers.0.0.fn.qkv.weight" in state
 
 
 def from_authors(state: StateDict) -> StateDict:
@@ -72,18 +73,27 @@ def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
         state["pos_embed"] = resample_abs_pos_embed(
             state["pos_embed"], new_size=list(embed.grid_size), num_prefix_tokens=model.num_prefix_tokens
         )
-    patch_pixels = embed.patch_size[0] * embed.patch_size[1]
-    in_chans, rest = divmod(state["patch_embed.proj.weight"].shape[1], patch_pixels)
-    if rest == 0 and in_chans != embed.in_chans:
-        adapted = PatchEmbed(embed.img_size, embed.patch_size, in_chans, model.embed_dim, model.norm_eps)
-        prefix = "patch_embed."
-        adapted.load_state_dict(
-            {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        )
-        adapted.set_in_chans(embed.in_chans)
-        state.update({prefix + key: value for key, value in adapted.state_dict().items()})
+    if state["patch_embed.proj.weight"].shape != embed.proj.weight.shape:
+        state.update(_refitted(state, embed))
     if embed.in_chans != 3:
         # timm then drops a first weight that is no convolution's; what it drops is already in place.
         with torch.no_grad():
             embed.proj.weight.copy_(state["patch_embed.proj.weight"])
     return state
+
+
+def _refitted(state: StateDict, embed: PatchEmbed) -> StateDict:
+    """The patch embedding of a checkpoint with other channels or patches, adapted to this one."""
+    embed_dim, patch_dim = state["patch_embed.proj.weight"].shape
+    for in_chans in (embed.in_chans, 3, 1):
+        patch_size = math.isqrt(patch_dim // in_chans)
+        if in_chans * patch_size**2 == patch_dim:
+            break
+    else:
+        raise ValueError(f"a patch embedding of {patch_dim} values is not one of square patches in 3 channels or 1")
+    norm_eps, prefix = embed.norm_patch.eps, "patch_embed."
+    adapted = PatchEmbed((patch_size, patch_size), (patch_size, patch_size), in_chans, embed_dim, norm_eps)
+    adapted.load_state_dict({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})
+    adapted.set_in_chans(embed.in_chans)
+    adapted.set_input_size(embed.img_size, embed.patch_size)
+    return {prefix + key: value for key, value in adapted.state_dict().items()}

@@ -22,7 +22,7 @@ from .rates import project, require_finite, require_positive
 __all__ = ["LowRankMixture", "attention_denoiser", "denoise"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LowRankMixture:
     """π_k (k,), orthonormal bases U_k (k, d, p) and the variances along them, the diagonals of Λ_k (k, p)."""
 
@@ -48,6 +48,8 @@ class LowRankMixture:
     @classmethod
     def from_covariances(cls, weights: Tensor, covariances: Float[Tensor, "k d d"]) -> "LowRankMixture":
         """Any positive semi-definite Σ_k, by their eigenvectors (p = d)."""
+        if not torch.allclose(covariances, covariances.mT):
+            raise ValueError("covariances must be symmetric")
         variances, U = torch.linalg.eigh(covariances)
         if not bool((variances >= -1e-6 * variances.abs().amax()).all()):
             raise ValueError("covariances must be positive semi-definite")
@@ -86,8 +88,8 @@ class LowRankMixture:
         require_finite("X", X)
         d, p = self.U.shape[-2:]
         V, noisy = self._project(X), self.variances + sigma**2
-        outside = X.square().sum(-1, keepdim=True) - V.square().sum(-1)  # squared distance from the subspace
-        mahalanobis = (V.square() / noisy).sum(-1) + outside / sigma**2
+        outside = X.unsqueeze(-2) - torch.einsum("...kp,kdp->...kd", V, self.U)  # from the subspace to x
+        mahalanobis = (V.square() / noisy).sum(-1) + outside.square().sum(-1) / sigma**2
         logdet = noisy.log().sum(-1) + (d - p) * 2 * math.log(sigma)
         return self.weights.log() - 0.5 * (mahalanobis + logdet + d * math.log(2 * math.pi))
 

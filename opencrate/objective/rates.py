@@ -5,7 +5,8 @@
 
 Tokens are the rows of Z (the paper's are columns). Every function takes any number of leading batch axes and gives one
 value, or one gradient, per sample. The determinants are those of the smaller Gram side and are taken in float64
-whatever the tokens' type: a repeated token makes I + αZZᵀ span ten orders of magnitude, which float32 cannot hold.
+whatever the tokens' type (so not on devices without it): a repeated token makes I + αZZᵀ span ten orders of magnitude,
+which float32 cannot hold.
 """
 
 from typing import Literal
@@ -27,6 +28,8 @@ __all__ = [
     "require_finite",
     "require_nonnegative",
     "require_positive",
+    "require_tokens",
+    "result_type",
     "subspace_coding_rate",
     "subspace_coding_rate_gradient",
 ]
@@ -42,9 +45,15 @@ def require_nonnegative(name: str, value: int | float) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 
+def require_tokens(Z: Tensor) -> None:
+    """Stop at anything that is not a set of finite tokens (…, n, d), of which a rate would silently be NaN."""
+    if Z.dim() < 2 or 0 in Z.shape[-2:]:
+        raise ValueError(f"Z must be tokens (…, n, d), got a tensor of shape {tuple(Z.shape)}")
+    require_finite("Z", Z)
+
+
 def require_finite(name: str, tokens: Tensor) -> None:
-    """Stop at NaN and infinity, where a rate or a distance would silently become NaN."""
-    if torch.compiler.is_compiling():  # reading a value would break the graph
+    if torch.compiler.is_compiling() or tokens.is_meta:  # where no value can be read
         return
     if not bool(tokens.isfinite().all()):
         raise ValueError(f"{name} holds NaN or infinite values")
@@ -53,6 +62,8 @@ def require_finite(name: str, tokens: Tensor) -> None:
 def rate_scale(n: int, dim: int, eps: float) -> float:
     """dim/(Nε²): α where dim is the token dimension d, γ where it is the subspace dimension p."""
     require_positive("eps", eps)
+    if eps**2 == 0:
+        raise ValueError(f"eps {eps} is too small to be squared")
     return dim / (n * eps**2)
 
 
@@ -65,9 +76,9 @@ def project(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"]) -> Float[
 
 def coding_rate(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch"]:
     """R(Z) = ½ logdet(I + α Z Zᵀ): nats needed to code the tokens up to precision ε."""
-    require_finite("Z", Z)
+    require_tokens(Z)
     n, d = Z.shape[-2:]
-    return _half_logdet(Z.double(), rate_scale(n, d, eps)).to(_result_type(Z))
+    return _half_logdet(Z.double(), rate_scale(n, d, eps)).to(result_type(Z))
 
 
 def subspace_coding_rate(
@@ -83,10 +94,13 @@ def subspace_coding_rate(
     `scaling="p"` is the paper's γ = p/(Nε²). With `"d"` (α in its place) R^c is the upper bound of R that the text
     speaks of, for subspaces that together cover the space; with `"p"` it is not (docs/ERRATA.md).
     """
-    require_finite("Z", Z)
-    n, dim = Z.shape[-2], U.shape[-1] if scaling == "p" else U.shape[-2]
-    rates = _half_logdet(_project_exactly(Z, U), rate_scale(n, dim, eps))
-    return (rates if per_subspace else rates.sum(-1)).to(_result_type(Z))
+    require_tokens(Z)
+    if scaling not in ("p", "d"):
+        raise ValueError(f"scaling must be 'p' or 'd', got {scaling!r}")
+    V = _project_exactly(Z, U)
+    dim = U.shape[-1] if scaling == "p" else U.shape[-2]
+    rates = _half_logdet(V, rate_scale(Z.shape[-2], dim, eps))
+    return (rates if per_subspace else rates.sum(-1)).to(result_type(Z))
 
 
 def rate_reduction(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float) -> Float[Tensor, "*batch"]:
@@ -96,20 +110,20 @@ def rate_reduction(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], ep
 
 def coding_rate_gradient(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch n d"]:
     """∇R(Z) = α (I + α Z Zᵀ)⁻¹ Z."""
-    require_finite("Z", Z)
+    require_tokens(Z)
     n, d = Z.shape[-2:]
     alpha = rate_scale(n, d, eps)
-    return (alpha * _ridge_residual(Z.double(), alpha)).to(_result_type(Z))
+    return (alpha * _ridge_residual(Z.double(), alpha)).to(result_type(Z))
 
 
 def subspace_coding_rate_gradient(
     Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float
 ) -> Float[Tensor, "*batch n d"]:
     """∇R^c(Z; U_[K]) = γ Σ_k (I + γ V_k V_kᵀ)⁻¹ V_k U_kᵀ with V_k = Z U_k (eq. rate-gradient)."""
-    require_finite("Z", Z)
-    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
-    residual = _ridge_residual(_project_exactly(Z, U), gamma)
-    return (gamma * torch.einsum("...knp,kdp->...nd", residual, U.double())).to(_result_type(Z))
+    require_tokens(Z)
+    V, gamma = _project_exactly(Z, U), rate_scale(Z.shape[-2], U.shape[-1], eps)
+    residual = _ridge_residual(V, gamma)
+    return (gamma * torch.einsum("...knp,kdp->...nd", residual, U.double())).to(result_type(Z))
 
 
 def hessian_vector(
@@ -120,7 +134,8 @@ def hessian_vector(
     R(Z) = R(Zᵀ), so where there are more tokens than dimensions the same formula is applied to the transposes.
     """
     require_positive("alpha", alpha)
-    require_finite("Z", Z)
+    require_tokens(Z)
+    require_finite("Delta", Delta)
     if Z.shape[-2] > Z.shape[-1]:
         return hessian_vector(Z.mT, Delta.mT, alpha).mT
     Z64, Delta64 = Z.double(), Delta.double()
@@ -128,7 +143,7 @@ def hessian_vector(
     MZ, MDelta = torch.cholesky_solve(Z64, L), torch.cholesky_solve(Delta64, L)
     cross = Delta64 @ Z64.mT  # (n, n); Δ Zᵀ + Z Δᵀ is this plus its transpose
     curvature = alpha * MDelta - alpha**2 * torch.cholesky_solve((cross + cross.mT) @ MZ, L)
-    return curvature.to(_result_type(Z))
+    return curvature.to(result_type(Z))
 
 
 def curvature_interval(alpha: float) -> tuple[float, float]:
@@ -143,13 +158,17 @@ def curvature_bound(alpha: float) -> float:
     return 9 * alpha / 4
 
 
-def _result_type(Z: Tensor) -> torch.dtype:
+def result_type(Z: Tensor) -> torch.dtype:
+    """The tokens' own type, but at least float32: sums of half-precision numbers are not worth much."""
     return torch.promote_types(Z.dtype, torch.float32)
 
 
 def _project_exactly(Z: Tensor, U: Tensor) -> Tensor:
+    if U.dim() != 3:
+        raise ValueError(f"U must be bases (k, d, p), got a tensor of shape {tuple(U.shape)}")
     if Z.shape[-1] != U.shape[-2]:
         raise ValueError(f"tokens have dimension {Z.shape[-1]}, but the subspaces lie in dimension {U.shape[-2]}")
+    require_finite("U", U)
     return project(Z.double(), U.double())
 
 

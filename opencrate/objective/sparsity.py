@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..shapes import Float
-from .rates import coding_rate, rate_reduction, require_finite, require_nonnegative
+from .rates import coding_rate, rate_reduction, require_finite, require_nonnegative, require_tokens, result_type
 
 __all__ = [
     "expansion_objective",
@@ -26,8 +26,8 @@ __all__ = [
 
 def l0(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """‖Z‖₀: how many entries are not zero."""
-    require_finite("Z", Z)
-    return (Z != 0).sum((-2, -1)).to(torch.promote_types(Z.dtype, torch.float32))
+    require_tokens(Z)
+    return (Z != 0).sum((-2, -1)).to(result_type(Z))
 
 
 def nonzero_fraction(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
@@ -37,8 +37,8 @@ def nonzero_fraction(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 
 def l1(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """‖Z‖₁ = Σ |Z_ij|."""
-    require_finite("Z", Z)
-    return Z.abs().sum((-2, -1))
+    require_tokens(Z)
+    return Z.abs().sum((-2, -1), dtype=result_type(Z))
 
 
 def soft_threshold(Z: Float[Tensor, "*shape"], threshold: float) -> Float[Tensor, "*shape"]:
@@ -52,7 +52,8 @@ def lasso(
 ) -> Float[Tensor, "*batch"]:
     """λ‖A‖₁ + ½‖X − A Dᵀ‖²_F, and infinity where a code A is not non-negative."""
     require_nonnegative("lam", lam)
-    value = lam * l1(A) + 0.5 * (X - A @ D.mT).square().sum((-2, -1))
+    require_finite("X", X)
+    value = lam * l1(A) + 0.5 * (X - A @ D.mT).square().sum((-2, -1), dtype=result_type(A))
     return _infinite_if_negative(value, A)
 
 

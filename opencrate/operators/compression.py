@@ -10,7 +10,6 @@ networks use p^{-1/2}, as the paper's Algorithm 3 does. The skip of a network's 
 before LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z` of the other operators.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from ..objective.rates import project, rate_scale, require_positive, subspace_coding_rate_gradient
 from ..shapes import Float
-from .table import Operator, OperatorTable, Options
+from .table import OperatorTable, Options
 
 __all__ = [
     "COMPRESSIONS",
@@ -31,27 +30,14 @@ __all__ = [
     "mssa",
     "mssa_tied",
     "neumann_step",
+    "register",
     "softmax_step",
     "ssa",
     "ssa_reference",
 ]
 
-COMPRESSIONS = OperatorTable("compression")
-INCREMENTS: set[str] = set()
-
-
-def register(*, increment: bool = False) -> Callable[[Operator], Operator]:
-    """Make a compression available to networks under its function's name.
-
-    It takes tokens Z and bases U and returns the new tokens; with `increment=True`, what is to be added to them.
-    """
-
-    def enter(operator: Operator) -> Operator:
-        if increment:
-            INCREMENTS.add(operator.__name__)
-        return COMPRESSIONS.register(operator)
-
-    return enter
+COMPRESSIONS = OperatorTable("compression", weight="U", supplied=("W", "bias", "scale", "dropout"))
+register = COMPRESSIONS.register
 
 
 def attention_maps(V: Float[Tensor, "*batch k n p"], scale: float = 1.0) -> Float[Tensor, "*batch k n n"]:
@@ -108,7 +94,7 @@ def mssa_tied(
     return gamma * lift(ssa(Z, U, scale, dropout), U)
 
 
-@register()
+@register
 def softmax_step(
     Z: Float[Tensor, "*batch n d"],
     U: Float[Tensor, "k d p"],
@@ -118,19 +104,21 @@ def softmax_step(
     dropout: float = 0.0,
 ) -> Float[Tensor, "*batch n d"]:
     """(1 − κγ) Z + κγ MSSA(Z | U_[K]), the paper's approximation of the gradient step with the factors it needs."""
+    require_positive("kappa", kappa)
     kappa_gamma = kappa * rate_scale(Z.shape[-2], U.shape[-1], eps)
     return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout)
 
 
-@register()
+@register
 def gradient_step(
     Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
     """Z − κ∇R^c(Z; U_[K]) with the exact gradient, that is with the matrix inverse."""
-    return Z - kappa * subspace_coding_rate_gradient(Z, U, eps)
+    require_positive("kappa", kappa)
+    return (Z - kappa * subspace_coding_rate_gradient(Z, U, eps)).to(Z.dtype)
 
 
-@register()
+@register
 def neumann_step(
     Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
@@ -138,12 +126,13 @@ def neumann_step(
 
     The series converges only where γ‖V_k V_kᵀ‖ < 1 (docs/ERRATA.md).
     """
+    require_positive("kappa", kappa)
     gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
     V = project(Z, U)
     return Z - kappa * gamma * lift(V - gamma * V @ (V.mT @ V), U)
 
 
-@register()
+@register
 def mixture_step(
     Z: Float[Tensor, "*batch n d"],
     U: Float[Tensor, "k d p"],
@@ -181,15 +170,17 @@ class Compression(nn.Module):
         self.name = name
         self.operator = COMPRESSIONS.named(name)
         self.options = COMPRESSIONS.options(name, options)
-        self.is_increment = name in INCREMENTS
+        self.is_increment = name in COMPRESSIONS.increments
         self.num_heads, self.head_dim = num_heads, head_dim
         self.scale = head_dim**-0.5
-        self.has_scale = COMPRESSIONS.takes(name, "scale")
+        self.has_attention = COMPRESSIONS.takes(name, "scale")
+        self.has_dropout = COMPRESSIONS.takes(name, "dropout")
+        self.has_bias = COMPRESSIONS.takes(name, "bias")
         self.attn_drop = attn_drop
         self.UT = nn.Parameter(torch.empty(num_heads * head_dim, dim, device=device, dtype=dtype))
         # One head as wide as the tokens has no output map (the paper's Algorithm 3, `project_out`).
         free = COMPRESSIONS.takes(name, "W") and not (num_heads == 1 and head_dim == dim)
-        self.W = nn.Linear(num_heads * head_dim, dim, device=device, dtype=dtype) if free else None
+        self.W = nn.Linear(num_heads * head_dim, dim, self.has_bias, device=device, dtype=dtype) if free else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -208,10 +199,14 @@ class Compression(nn.Module):
     @torch.jit.unused
     def _apply_operator(self, Z: Tensor) -> Tensor:
         arguments: dict[str, Any] = dict(self.options)
-        if self.has_scale:
-            arguments |= {"scale": self.scale, "dropout": self.attn_drop if self.training else 0.0}
+        if self.has_attention:
+            arguments["scale"] = self.scale
+        if self.has_dropout:
+            arguments["dropout"] = self.attn_drop if self.training else 0.0
         if self.W is not None:
-            arguments |= {"W": self.W.weight, "bias": self.W.bias}
+            arguments["W"] = self.W.weight
+            if self.has_bias:
+                arguments["bias"] = self.W.bias
         return self.operator(Z, self.U, **arguments)
 
     def _scripted_mssa(self, Z: Tensor) -> Tensor:

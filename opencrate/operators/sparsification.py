@@ -34,10 +34,11 @@ __all__ = [
     "prox_mm",
     "prox_mm_tight",
     "proximal_step",
+    "register",
     "solve_lasso",
 ]
 
-SPARSIFICATIONS = OperatorTable("sparsification")
+SPARSIFICATIONS = OperatorTable("sparsification", weight="D")
 register = SPARSIFICATIONS.register
 
 
@@ -58,6 +59,8 @@ def ista(
     Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
 ) -> Float[Tensor, "*batch n d"]:
     """ReLU(Z A − ηλ): a proximal gradient step on the LASSO of Z in D, started at Z."""
+    require_positive("eta", eta)
+    require_nonnegative("lam", lam)
     return torch.relu(Z @ ista_matrix(D, eta) - eta * lam)
 
 
@@ -74,6 +77,7 @@ def prox_mm(
     Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
     """The paper's majorise-minimise step on λ‖·‖₁ − R, with L = 9α/4."""
+    require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)
     return torch.relu((1 + 4 / (9 * (1 + alpha))) * (Z @ D) - 4 * lam / (9 * alpha))
 
@@ -83,6 +87,7 @@ def prox_mm_tight(
     Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
     """The same step with the exact curvature L = α/8: 18 times as long, and it still descends."""
+    require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)
     return torch.relu((1 + 8 / (1 + alpha)) * (Z @ D) - 8 * lam / alpha)
 
@@ -91,9 +96,10 @@ def proximal_step(
     Z: Float[Tensor, "*batch n d"], eps: float, lam: float, *, tight: bool = True
 ) -> Float[Tensor, "*batch n d"]:
     """prox_{λ/L}(Z + ∇R(Z)/L) (eq. mm-iter): the step of which both `prox_mm` are the case of orthonormal tokens."""
+    require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)
     L = -curvature_interval(alpha)[0] if tight else curvature_bound(alpha)
-    return soft_threshold(Z + coding_rate_gradient(Z, eps) / L, lam / L)
+    return soft_threshold(Z + coding_rate_gradient(Z, eps) / L, lam / L).to(Z.dtype)
 
 
 def solve_lasso(
@@ -106,8 +112,9 @@ def solve_lasso(
 ) -> Float[Tensor, "*batch n m"]:
     """`steps` of ISTA on min_{A ≥ 0} λ‖A‖₁ + ½‖X − A Dᵀ‖²; converges for η < 2/‖D‖², and 1/‖D‖² is the default."""
     require_nonnegative("lam", lam)
+    require_positive("steps", steps)
     if eta is None:
-        eta = float(torch.linalg.matrix_norm(D, ord=2)) ** -2
+        eta = 1 / (float(torch.linalg.matrix_norm(D, ord=2)) ** 2 or 1.0)  # any step will do for D = 0
     require_positive("eta", eta)
     A = X.new_zeros(*X.shape[:-1], D.shape[-1]) if start is None else start
     for _ in range(steps):

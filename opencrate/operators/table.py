@@ -5,17 +5,21 @@ from the module; everything else has a default and is an option that a user may 
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from numbers import Real
+from typing import Any
 
 from torch import Tensor
 
 from ..objective.rates import require_nonnegative, require_positive
 
+__all__ = ["Operator", "OperatorTable", "Options", "suggestion"]
+
 Operator = Callable[..., Tensor]
 Options = dict[str, int | float]
 
-_FROM_MODULE = {"Z", "U", "W", "bias", "D", "scale", "dropout"}
 _CHECKS = {
     "eps": require_positive,
     "sigma": require_positive,
@@ -27,44 +31,79 @@ _CHECKS = {
 
 
 class OperatorTable(dict[str, Operator]):
-    """The operators of one kind, for example every compression."""
+    """The operators of one kind: `weight` is the argument after Z, `supplied` what the module may pass besides."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, weight: str, supplied: Iterable[str] = ()) -> None:
         super().__init__()
-        self.kind = kind
+        self.kind, self.weight, self.supplied = kind, weight, frozenset(supplied)
+        self.increments: set[str] = set()
 
-    def register(self, operator: Operator) -> Operator:
-        """Decorator: make the function available under its own name."""
-        self[operator.__name__] = operator
+    def register(self, operator: Operator | None = None, *, increment: bool = False) -> Any:
+        """Decorator, `@register` or `@register(increment=True)`: make the function available under its own name.
+
+        An operator returns the new tokens; an increment returns what is to be added to them.
+        """
+        if operator is None:
+            return lambda function: self.register(function, increment=increment)
+        name = operator.__name__
+        self._require_signature(name, operator)
+        if name in self and self[name].__module__ != operator.__module__:
+            raise ValueError(f"{self.kind} {name!r} exists in {self[name].__module__}: give yours another name")
+        self[name] = operator
+        (self.increments.add if increment else self.increments.discard)(name)
         return operator
 
     def named(self, name: str) -> Operator:
+        if not isinstance(name, str):
+            raise ValueError(f"a {self.kind} is chosen by its name, not by {name!r}: register the function first")
         if name not in self:
-            raise ValueError(f"unknown {self.kind} {name!r}{_suggestion(name, self)}")
+            raise ValueError(f"unknown {self.kind} {name!r}{suggestion(name, self)}")
         return self[name]
 
     def options(self, name: str, given: Options | None) -> Options:
         """The operator's options: its defaults, overridden by what was given."""
-        defaults = {
-            parameter.name: parameter.default
-            for parameter in inspect.signature(self.named(name)).parameters.values()
-            if parameter.name not in _FROM_MODULE
-        }
-        options = {**defaults, **(given or {})}
-        for option, value in options.items():
+        arguments = inspect.signature(self.named(name)).parameters.values()
+        defaults = {a.name: a.default for a in arguments if a.name not in {"Z", self.weight, *self.supplied}}
+        options: Options = dict(defaults)
+        for option, value in _mapping(name, given).items():
             if option not in defaults:
-                raise ValueError(f"{name} has no option {option!r}{_suggestion(option, defaults)}")
-            if option in _CHECKS:
-                _CHECKS[option](option, value)
+                raise ValueError(f"{name} has no option {option!r}{suggestion(option, defaults)}")
+            options[option] = _number(option, value, like=defaults[option])
         return options
 
     def takes(self, name: str, argument: str) -> bool:
         return argument in inspect.signature(self.named(name)).parameters
 
+    def _require_signature(self, name: str, operator: Operator) -> None:
+        arguments = list(inspect.signature(operator).parameters.values())
+        if [argument.name for argument in arguments[:2]] != ["Z", self.weight]:
+            raise ValueError(f"{self.kind} {name!r} must begin with the arguments Z and {self.weight}")
+        for argument in arguments[2:]:
+            if argument.default is argument.empty:
+                raise ValueError(f"argument {argument.name!r} of {self.kind} {name!r} needs a default")
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+
+def _mapping(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict | None):
+        raise ValueError(f"the options of {name} must be a dictionary, got {given!r}")
+    return given or {}
+
+
+def _number(option: str, value: Any, like: int | float) -> int | float:
+    """The value as a plain number of the default's type, so that it can be written to a JSON file."""
+    whole = isinstance(like, int)
+    if not isinstance(value, Real) or not math.isfinite(value) or (whole and float(value) % 1):
+        raise ValueError(f"{option} must be a {'whole' if whole else 'finite'} number, got {value!r}")
+    number = type(like)(float(value))
+    if option in _CHECKS:
+        _CHECKS[option](option, number)
+    return number
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
     close = get_close_matches(name, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names) or 'none'}"
+    return f"; known: {', '.join(names)}" if names else "; it has none"

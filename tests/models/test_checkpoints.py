@@ -1,3 +1,4 @@
+import argparse
 import json
 import os
 import pickle
@@ -106,6 +107,21 @@ def test_the_papers_sizes_are_known_by_their_shapes(tmp_path, size, dim, depth, 
         read(tmp_path / "model.pth", num_heads=7)
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"global_pool": "avg"}, {"num_heads": 2}, {"img_size": (8, 32)}, {"in_chans": 4}, {"num_heads": 2, "head_dim": 5}],
+    ids=str,
+)
+def test_what_the_authors_layout_does_not_tell_comes_back(tmp_path, arguments):
+    model = small(**arguments)
+    save_authors(model, tmp_path / "model.pth")
+    again = load(tmp_path / "model.pth")
+    assert again.config() == model.config()
+    assert not any("assumed" in row for row in read(tmp_path / "model.pth").describe().values())
+    images = torch.randn(2, model.patch_embed.in_chans, *model.patch_embed.img_size)
+    assert torch.equal(again(images), model(images))
+
+
 def test_heads_can_be_told(tmp_path):
     """A public segmentation checkpoint has the Base size's shape, patches of 8 pixels and 6 heads."""
     torch.save(authors_state(dim=768, depth=12, heads=6, head_dim=128, patch=8, patches=49), tmp_path / "model.pth")
@@ -118,7 +134,7 @@ def test_one_head_without_an_output_map(tmp_path):
     model = small(num_heads=1)
     save_authors(model, tmp_path / "model.pth")
     assert not any("to_out" in key for key in torch.load(tmp_path / "model.pth", weights_only=True)["state_dict"])
-    again = load(tmp_path / "model.pth", num_heads=1)
+    again = load(tmp_path / "model.pth")
     torch.testing.assert_close(again(IMAGES), transcribed(model)(IMAGES), rtol=0, atol=1e-5)
 
 
@@ -130,6 +146,8 @@ def test_one_head_without_an_output_map(tmp_path):
         {"compress": "softmax_step", "compress_args": {"kappa": 0.1}, "sparsify": "prox_mm_tight"},
         {"num_heads": 3, "head_dim": 16, "dynamic_img_size": True, "norm_eps": 1e-6},
         {"num_classes": 0},
+        {"img_size": (8, 32), "drop_rate": 0.1, "drop_path_rate": 0.2},
+        {"dtype": torch.bfloat16},
         {"dtype": torch.float64},
     ],
     ids=str,
@@ -143,10 +161,14 @@ def test_our_checkpoints_round_trip(tmp_path, arguments):
     assert len(set(modes.values())) == 1
     again = load(tmp_path / "checkpoint")
     assert again.config() == model.config()
-    images = torch.randn(2, model.patch_embed.in_chans, 16, 16)
-    assert torch.equal(again(images), model.float()(images))
-    from_timm = timm.create_model(f"local-dir:{tmp_path / 'checkpoint'}", pretrained=True).eval()
+    dtype = model.cls_token.dtype
+    images = torch.randn(2, model.patch_embed.in_chans, *model.patch_embed.img_size, dtype=dtype)
+    assert again.cls_token.dtype == dtype
+    assert torch.equal(again(images), model(images))
+    from_timm = timm.create_model(f"local-dir:{tmp_path / 'checkpoint'}", pretrained=True, dtype=dtype).eval()
     assert torch.equal(from_timm(images), again(images))
+    assert again.training is False
+    assert all(weight.requires_grad for weight in again.parameters())
     assert torch.equal(load(tmp_path / "checkpoint" / "model.safetensors")(images), again(images))
 
 
@@ -181,8 +203,34 @@ def test_saving_over_an_older_checkpoint_replaces_it(tmp_path):
     assert torch.equal(load(tmp_path)(IMAGES), small(seed=1)(IMAGES))
 
 
+def test_saving_and_loading_leave_things_as_they_were(tmp_path):
+    model = small()
+    state = torch.random.get_rng_state()
+    save_pretrained(model, tmp_path / "checkpoint")
+    load(tmp_path / "checkpoint")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert model.pretrained_cfg is None
+
+
+def test_a_wrapped_network_is_saved_without_its_wrapper(tmp_path):
+    save_pretrained(torch.compile(small()), tmp_path)
+    assert torch.equal(load(tmp_path)(IMAGES), small()(IMAGES))
+
+
+def test_timms_training_checkpoints(tmp_path):
+    """They hold the command line as an argparse.Namespace."""
+    content = {"epoch": 3, "arch": "crate", "state_dict": small().state_dict(), "args": argparse.Namespace(lr=1e-3)}
+    torch.save(content, tmp_path / "model_best.pth.tar")
+    assert torch.equal(load(tmp_path / "model_best.pth.tar", num_heads=4)(IMAGES), small()(IMAGES))
+    assert load(tmp_path / "model_best.pth.tar", num_heads=4).num_heads == 4
+
+
 def test_weights_without_a_configuration(tmp_path):
     model = small()
+    torch.save(small(sparsify="prox_mm").state_dict(), tmp_path / "other.pth")
+    rows = read(tmp_path / "other.pth", num_heads=4).describe()
+    assert rows["sparsification"] == "ista (eta=0.1, lam=0.1) (assumed)"
+    assert rows["compression"] == "mssa (assumed)"
     safetensors.torch.save_file(model.state_dict(), tmp_path / "weights.safetensors")
     assert torch.equal(load(tmp_path / "weights.safetensors", num_heads=4)(IMAGES), model(IMAGES))
     compiled = {f"_orig_mod.{key}": value for key, value in model.state_dict().items()}
@@ -267,6 +315,8 @@ def broken_checkpoints(folder):
     (no_weights / "model.safetensors").unlink()
     bad_json = shutil.copytree(ours, folder / "bad_json")
     (bad_json / "config.json").write_text("{")
+    deep = shutil.copytree(ours, folder / "deep")
+    (deep / "config.json").write_text("[" * 100_000)
     (folder / "empty").mkdir()
     marker = folder / "ran"
     return [
@@ -278,12 +328,34 @@ def broken_checkpoints(folder):
         (write("text.safetensors", b"not weights"), "cannot be read as a checkpoint"),
         (save("code.pth", {"state_dict": authors_state(), "hook": Malicious(str(marker))}), "holds code (posix.mkdir)"),
         (write("code.pickle", pickle.dumps(Malicious(str(marker)), protocol=2)), "holds code (posix.mkdir)"),
+        (
+            write("code4.pickle", pickle.dumps(Malicious(str(marker)), protocol=4)),
+            "may hold code; only weights are read",
+        ),
+        (
+            write("code5.pickle", pickle.dumps(Malicious(str(marker)), protocol=5)),
+            "may hold code; only weights are read",
+        ),
         (save("tensor.pth", torch.zeros(3)), "holds a Tensor, not named weights"),
         (save("list.pth", [1, 2]), "holds a list, not named weights"),
         (save("resnet.pth", {"state_dict": {"conv1.weight": torch.zeros(2, 2)}}), "is not a CRATE checkpoint"),
         (save("not_tensors.pth", {"cls_token": 1, "to_patch_embedding.2.weight": "x"}), "not a CRATE checkpoint"),
         (save("wrong_shape.pth", wrong_shape), "blocks.1.sparsify.step.D has shape (24, 23) instead of (24, 24)"),
         (save("missing.pth", missing), "blocks.1.sparsify.step.D is missing"),
+        (
+            save("sparse.pth", {k: v.to_sparse() for k, v in authors_state().items()}),
+            "first weights in it are none",
+        ),
+        (save("complex.pth", {k: v + 0j for k, v in authors_state().items()}), "first weights in it are none"),
+        (
+            save("numbers.pth", {"state_dict": {1: torch.zeros(2)}}),
+            "first weights in it are none",
+        ),
+        (save("no_tokens.pth", {**authors_state(), "pos_embedding": torch.zeros(1, 0, 24)}), "not a square grid"),
+        (
+            save("vit.pth", timm.create_model("test_vit").state_dict()),
+            "the first weights in it are cls_token",
+        ),
         (save("extra.pth", extra), "unknown key 'transformer.layers.0.2.norm.weight'"),
         (save("not_square.pth", authors_state(patches=15)), "not a square grid of square patches"),
         (folder / "nowhere.pth", "does not exist"),
@@ -295,6 +367,12 @@ def broken_checkpoints(folder):
         (altered("typo", model_args={**small().config(), "compress": "msa"}), "unknown compression 'msa'"),
         (altered("argument", model_args={**small().config(), "colour": "red"}), "describes no network"),
         (altered("mismatch", model_args={**small().config(), "depth": 4}), "is not a whole network"),
+        (altered("negative", model_args={**small().config(), "embed_dim": -24}), "embed_dim must be a whole number"),
+        (altered("enormous", model_args={**small().config(), "embed_dim": 10**15}), "describes no network"),
+        (altered("null", model_args=None), "is not a checkpoint's configuration"),
+        (altered("text", model_args="small"), "is not a checkpoint's configuration"),
+        (altered("names", architecture=["crate"]), "which is not a CRATE"),
+        (deep, "is not a checkpoint's configuration"),
         (altered("list", pretrained_cfg=[1]), "is not a checkpoint's configuration"),
     ]
 
@@ -324,8 +402,22 @@ def test_other_refusals(tmp_path):
         save_authors(small(compress="mssa_tied"), tmp_path / "out.pth")
     with pytest.raises(ValueError, match="without a classifier"):
         save_authors(small(num_classes=0), tmp_path / "out.pth")
-    with pytest.raises(ValueError, match="our layout is a folder"):
-        convert(tmp_path / "ours", tmp_path / "out.safetensors")
+    for name in ("out.safetensors", "out.zip", "out.pkl"):
+        with pytest.raises(ValueError, match="give a folder's name for our layout, or a file's"):
+            convert(tmp_path / "ours", tmp_path / name)
+    with pytest.raises(ValueError, match="is what would be read: give another name"):
+        convert(tmp_path / "ours", tmp_path / "ours" / ".." / "ours")
+    with pytest.raises(ValueError, match="is a VisionTransformer, not a CRATE"):
+        save_pretrained(timm.create_model("test_vit"), tmp_path / "vit")
+    edited = small()
+    edited.blocks[1].sparsify.step.options["eta"] = 0.2
+    with pytest.raises(ValueError, match="layers that sparsify in different ways"):
+        save_pretrained(edited, tmp_path / "edited")
+    (tmp_path / "folder.pth").mkdir()
+    with pytest.raises(ValueError, match=r"folder\.pth is a folder"):
+        save_authors(small(), tmp_path / "folder.pth")
+    with pytest.raises(ValueError, match="does not exist"):
+        load("")
     (tmp_path / "occupied").write_text("mine")
     with pytest.raises(ValueError, match="is a file: a checkpoint is written into a folder"):
         convert(tmp_path / "ours", tmp_path / "occupied")

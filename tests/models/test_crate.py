@@ -61,9 +61,10 @@ def test_initialisation_is_the_papers():
         image_size=32, patch_size=4, num_classes=10, dim=192, depth=2, heads=3, dim_head=64
     ).state_dict()
     for name, weight in theirs.items():
-        sampling_error = max(0.05, 3 / weight.numel() ** 0.5)
-        expected = pytest.approx(weight.std(unbiased=False).item(), rel=sampling_error)
-        assert ours[name].std(unbiased=False).item() == expected, name
+        spread = weight.std(unbiased=False).item()
+        sampling_error = 3 / weight.numel() ** 0.5
+        assert ours[name].std(unbiased=False).item() == pytest.approx(spread, rel=sampling_error), name
+        assert ours[name].mean().item() == pytest.approx(weight.mean().item(), abs=1.5 * sampling_error * spread), name
 
 
 def test_trajectory_passes_what_forward_passes():
@@ -104,6 +105,9 @@ def test_every_pair_of_operators_makes_a_network(compress, sparsify):
     logits.square().sum().backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
     assert {"compress": compress, "sparsify": sparsify}.items() <= model.config().items()
+    half = model.bfloat16()(torch.randn(2, 3, 16, 16, dtype=torch.bfloat16))
+    assert half.dtype == torch.bfloat16
+    assert half.isfinite().all()
 
 
 def test_step_moves_the_tokens_as_it_moves_their_layernorm():
@@ -156,8 +160,22 @@ def test_built_on_meta_then_filled():
         ({"img_size": 225, "patch_size": 16}, "img_size 225 is not divisible by patch_size 16"),
         ({"img_size": (16, 18)}, "img_size 18 is not divisible by patch_size 4"),
         ({"num_heads": 5}, "embed_dim 24 is not divisible by num_heads 5"),
-        ({"num_heads": 0}, "embed_dim 24 is not divisible by num_heads 0"),
-        ({"depth": 0}, "depth must be at least 1, got 0"),
+        ({"num_heads": 0}, "num_heads must be a whole number, at least 1, got 0"),
+        ({"num_heads": 0, "head_dim": 6}, "num_heads must be a whole number, at least 1, got 0"),
+        ({"num_heads": 6.0}, "num_heads must be a whole number, at least 1, got 6.0"),
+        ({"head_dim": -6}, "head_dim must be a whole number, at least 1, got -6"),
+        ({"embed_dim": 0}, "embed_dim must be a whole number, at least 1, got 0"),
+        ({"depth": 0}, "depth must be a whole number, at least 1, got 0"),
+        ({"num_classes": -1}, "num_classes must be a whole number, at least 0, got -1"),
+        ({"img_size": (16,)}, "img_size must be a whole number or two, got (16,)"),
+        ({"img_size": "16"}, "img_size must be a whole number or two, got '16'"),
+        ({"attn_drop_rate": 2.0}, "attn_drop_rate must be in [0, 1), got 2.0"),
+        ({"norm_eps": -1.0}, "norm_eps must be positive, got -1.0"),
+        ({"compress": None}, "a compression is chosen by its name, not by None"),
+        ({"sparsify_args": {"lam": "0.1"}}, "lam must be a finite number, got '0.1'"),
+        ({"sparsify_args": {"eta": float("inf")}}, "eta must be a finite number, got inf"),
+        ({"sparsify": "ista_unrolled", "sparsify_args": {"steps": 2.5}}, "steps must be a whole number, got 2.5"),
+        ({"sparsify_args": [1]}, "the options of ista must be a dictionary, got [1]"),
         ({"global_pool": "max"}, "global_pool must be 'token', 'avg' or '', got 'max'"),
         ({"compress": "mmsa"}, "unknown compression 'mmsa'; did you mean 'mssa'?"),
         ({"sparsify": "prox"}, "unknown sparsification 'prox'"),
@@ -167,6 +185,7 @@ def test_built_on_meta_then_filled():
     ],
     ids=str,
 )
+@pytest.mark.unhooked
 def test_bad_arguments_are_one_sentence(arguments, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         CRATE(**{**SMALL, **arguments})
@@ -174,11 +193,40 @@ def test_bad_arguments_are_one_sentence(arguments, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(1, 1, 16, 16), r"images must have axes \(batch, 3, height, width\), got shape \[1, 1, 16, 16\]"),
+        (torch.zeros(1, 16, 16, 3), r"images must have axes \(batch, 3, height, width\), got shape \[1, 16, 16, 3\]"),
+        (torch.zeros(3, 16, 16), r"images must have axes \(batch, 3, height, width\), got shape \[3, 16, 16\]"),
+        (torch.zeros(1, 3, 16, 16, dtype=torch.uint8), r"must be floating-point numbers, got torch\.uint8: scale"),
+    ],
+    ids=str,
+)
+def test_what_is_no_batch_of_pictures_is_one_sentence(images, message):
+    with pytest.raises(ValueError, match=message):
+        small()(images)
+
+
+def test_trajectory_of_another_network_is_one_sentence():
+    with pytest.raises(ValueError, match="trajectory takes a CRATE, got VisionTransformer"):
+        list(trajectory(timm.create_model("test_vit"), torch.zeros(1, 3, 160, 160)))
+
+
 def test_pictures_of_another_size_are_one_sentence():
     with pytest.raises(ValueError, match="images of 20 x 16 pixels, but the model takes 16 x 16"):
         small()(torch.randn(1, 3, 20, 16))
     with pytest.raises(ValueError, match="images of 18 x 16 pixels are not divisible by patch_size 4 x 4"):
         small(dynamic_img_size=True)(torch.randn(1, 3, 18, 16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["tiny", "small", "base", "large"])
+def test_the_papers_sizes_give_the_transcriptions_logits(size):
+    model = timm.create_model(f"crate_{size}_patch16_224", dtype=torch.float64).eval()
+    images = random(2, 3, 224, 224)
+    with torch.inference_mode():
+        torch.testing.assert_close(model(images), transcribed(model)(images), rtol=0, atol=1e-10)
 
 
 @pytest.mark.gpu

@@ -128,13 +128,12 @@ def test_set_patch_size_keeps_smooth_pictures():
     picture = torch.nn.functional.interpolate(coarse, 16, mode="bilinear")
     larger = torch.nn.functional.interpolate(picture, 32, mode="bilinear")
     with torch.no_grad():
-        before = model.embed(picture)
+        before = model.patch_embed(picture)
         model.set_input_size(img_size=32, patch_size=8)
-        after = model.embed(larger)
+        after = model.patch_embed(larger)
     assert model.patch_embed.patch_size == (8, 8)
     assert [entry["reduction"] for entry in model.feature_info] == [8] * 3
-    correlation = torch.nn.functional.cosine_similarity(before[:, 1:], after[:, 1:], dim=-1)
-    assert correlation.min() > 0.95
+    assert torch.nn.functional.cosine_similarity(before, after, dim=-1).min() > 0.99
 
 
 def test_dynamic_img_size_interpolates_the_positions():
@@ -190,3 +189,19 @@ def test_grey_pictures_with_weights_of_coloured_ones(tmp_path):
     torch.testing.assert_close(grey.eval()(images), colour.eval()(images.expand(-1, 3, -1, -1)), rtol=0, atol=1e-4)
     larger = timm.create_model("crate_tiny_patch4_32", img_size=64, num_classes=3, **overlay)
     assert larger(torch.randn(1, 3, 64, 64)).shape == (1, 3)
+    resampled = timm.create_model("crate_tiny_patch4_32", img_size=64, patch_size=8, **overlay)
+    colour.set_input_size(64, patch_size=8)
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(resampled.eval()(images), colour(images), rtol=0, atol=1e-4)
+
+
+def test_channels_of_the_embedding():
+    """A grey network made a coloured one sees three equal channels as it saw the one; other changes are refused."""
+    embed, images = small(in_chans=1).patch_embed, torch.randn(2, 1, 16, 16)
+    before = embed(images)
+    embed.set_in_chans(3)
+    torch.testing.assert_close(embed(images.expand(-1, 3, -1, -1)), before, rtol=0, atol=1e-5)
+    embed.set_in_chans(5)
+    assert embed(torch.randn(2, 5, 16, 16)).shape == (2, 4, 4, 24)
+    with pytest.raises(ValueError, match="an embedding of 5 channels cannot be made one of 3"):
+        embed.set_in_chans(3)

@@ -36,6 +36,13 @@ def test_density_is_scipys():
     np.testing.assert_allclose(model.log_prob(X, sigma).numpy(), expected, rtol=1e-10)
 
 
+def test_density_in_float32_at_little_noise():
+    exact = mixture(k=2, d=64, p=4)
+    rounded = LowRankMixture(exact.weights.float(), exact.U.float(), exact.variances.float())
+    X, *_ = noisy(exact, 50, 1e-3)
+    torch.testing.assert_close(rounded.log_prob(X.float(), 1e-3).double(), exact.log_prob(X, 1e-3), rtol=1e-4, atol=0)
+
+
 def test_responsibilities_are_scikit_learns():
     model, sigma = mixture(), 0.4
     X, *_ = noisy(model, 200, sigma)
@@ -162,5 +169,7 @@ def test_bad_input_is_one_sentence():
         LowRankMixture(model.weights, model.U, model.variances[:, :1])
     with pytest.raises(ValueError, match="must not be negative"):
         LowRankMixture(model.weights, model.U, -model.variances)
+    with pytest.raises(ValueError, match="symmetric"):
+        LowRankMixture.from_covariances(model.weights, covariances(model) + torch.eye(6).roll(1).double())
     with pytest.raises(ValueError, match="positive semi-definite"):
         LowRankMixture.from_covariances(model.weights, -covariances(model))

@@ -169,6 +169,14 @@ def test_bad_input_is_one_sentence():
             coding_rate(Z, eps)
     with pytest.raises(ValueError, match="eps must be positive"):
         subspace_coding_rate(Z, U, 0.0)
+    with pytest.raises(ValueError, match="eps 1e-200 is too small"):
+        coding_rate(Z, 1e-200)
+    with pytest.raises(ValueError, match=r"Z must be tokens \(…, n, d\), got a tensor of shape \(0, 4\)"):
+        coding_rate(Z[:0], 0.1)
+    with pytest.raises(ValueError, match="U holds NaN"):
+        subspace_coding_rate(Z, U * math.nan, 0.1)
+    with pytest.raises(ValueError, match="Delta holds NaN"):
+        hessian_vector(Z, Z * math.nan, 1.0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -188,7 +196,13 @@ def test_tokens_that_are_not_numbers(bad):
 
 
 @pytest.mark.unhooked
-def test_subspaces_of_another_dimension():
+def test_wrong_shapes_and_words_are_one_sentence():
+    with pytest.raises(ValueError, match=r"Z must be tokens \(…, n, d\), got a tensor of shape \(4,\)"):
+        coding_rate(random(4), 0.1)
+    with pytest.raises(ValueError, match=r"U must be bases \(k, d, p\), got a tensor of shape \(4, 2\)"):
+        subspace_coding_rate(random(3, 4), random(4, 2), 0.1)
+    with pytest.raises(ValueError, match="scaling must be 'p' or 'd', got 'q'"):
+        subspace_coding_rate(random(3, 4), random(2, 4, 2), 0.1, scaling="q")
     with pytest.raises(ValueError, match="dimension 4, but the subspaces lie in dimension 5"):
         subspace_coding_rate(random(3, 4), random(2, 5, 2), 0.1)
 

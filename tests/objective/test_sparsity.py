@@ -49,6 +49,12 @@ def test_objectives_are_the_sum_of_their_terms():
     )
 
 
+def test_half_precision_is_summed_in_float32():
+    ones = torch.ones(400, 400, dtype=torch.float16)
+    assert l1(ones).item() == 160_000
+    assert lasso(ones, ones, torch.eye(400, dtype=torch.float16), 1.0).item() == 160_000
+
+
 def test_soft_threshold_is_the_proximal_operator():
     # prox(x) minimises ½(z − x)² + t z over z ≥ 0; compared with a fine grid.
     grid, t = torch.linspace(0, 4, 40_001, dtype=torch.float64), 0.3

@@ -114,7 +114,7 @@ def test_module_applies_the_function_of_its_name(name):
     module = Compression(name, 6, num_heads=3, head_dim=2, dtype=torch.float64)
     Z = random(2, 5, 6)
     assert module.U.shape == (3, 6, 2)
-    arguments = {"scale": 2**-0.5} if module.has_scale else {}
+    arguments = {"scale": 2**-0.5} if module.has_attention else {}
     if name == "mssa":
         arguments |= {"W": module.W.weight, "bias": module.W.bias}
     torch.testing.assert_close(module(Z), COMPRESSIONS[name](Z, module.U, **arguments), **EXACT)
@@ -142,7 +142,7 @@ def test_one_head_as_wide_as_the_tokens_has_no_output_map():
 
 
 def test_a_new_compression_is_one_function():
-    @compression.register()
+    @compression.register
     def shrink_towards_subspaces(Z, U, rate=0.5):
         return (1 - rate) * Z + rate * lift(project(Z, U), U)
 
@@ -153,6 +153,49 @@ def test_a_new_compression_is_one_function():
         assert model.config()["compress_args"] == {"rate": 0.25}
     finally:
         del COMPRESSIONS["shrink_towards_subspaces"]
+
+
+def test_the_signature_says_what_an_operator_needs():
+    """Only what it names is passed; what cannot be passed is refused at once."""
+    before = dict(COMPRESSIONS)
+
+    def output_map_alone(Z, U, W=None):
+        return Z + project(Z, U).transpose(-3, -2).flatten(-2) @ W.T
+
+    def scale_alone(Z, U, scale=1.0):
+        return scale * Z
+
+    def dropout_alone(Z, U, dropout=0.0):
+        return dropout * Z
+
+    try:
+        for operator in (output_map_alone, scale_alone, dropout_alone):
+            compression.register(operator)
+        Z = random(2, 5, 6)
+        module = Compression("output_map_alone", 6, 3, 2, dtype=torch.float64)
+        assert module.W.bias is None
+        torch.testing.assert_close(module(Z), output_map_alone(Z, module.U, module.W.weight))
+        assert torch.equal(Compression("scale_alone", 6, 3, 2)(Z), 2**-0.5 * Z)
+        assert torch.equal(Compression("dropout_alone", 6, 3, 2, attn_drop=0.5)(Z), 0.5 * Z)
+
+        # Registering again, as a notebook does, replaces; registering as another kind changes the kind.
+        compression.register(increment=True)(scale_alone)
+        assert Compression("scale_alone", 6, 3, 2).is_increment
+        compression.register(scale_alone)
+        assert not Compression("scale_alone", 6, 3, 2).is_increment
+
+        for wrong, message in [
+            (lambda X, basis: X, "must begin with the arguments Z and U"),
+            (lambda Z, U, rate: Z, "argument 'rate' of compression '<lambda>' needs a default"),
+        ]:
+            with pytest.raises(ValueError, match=message):
+                compression.register(wrong)
+        scale_alone.__name__ = "mssa"
+        with pytest.raises(ValueError, match=r"'mssa' exists in opencrate\.operators\.compression: give yours another"):
+            compression.register(scale_alone)
+    finally:
+        COMPRESSIONS.clear()
+        COMPRESSIONS.update(before)
 
 
 def test_bad_input_is_one_sentence():
@@ -170,6 +213,9 @@ def test_bad_input_is_one_sentence():
     for step in (mssa_tied, gradient_step, neumann_step, softmax_step):
         with pytest.raises(ValueError, match="eps must be positive"):
             step(Z, U, eps=0.0)
+    for step in (gradient_step, neumann_step, softmax_step):
+        with pytest.raises(ValueError, match="kappa must be positive"):
+            step(Z, U, kappa=-1.0)
     with pytest.raises(ValueError, match="sigma must be positive"):
         mixture_step(Z, U, sigma=0.0)
 

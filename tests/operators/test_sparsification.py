@@ -151,5 +151,16 @@ def test_bad_input_is_one_sentence():
         Sparsification("prox_mm", 6, {"eps": -1.0})
     with pytest.raises(ValueError, match=r"prox_mm has no option 'eta'; (did you mean|known)"):
         Sparsification("prox_mm", 6, {"eta": 0.1})
+    Z, D = random(2, 3), random(3, 3)
+    for step in (ista, ista_unrolled, prox_mm, prox_mm_tight):
+        with pytest.raises(ValueError, match="lam must not be negative"):
+            step(Z, D, lam=-1.0)
     with pytest.raises(ValueError, match="lam must not be negative"):
-        solve_lasso(random(2, 3), random(3, 3), -1.0, 1)
+        proximal_step(Z.abs(), 0.5, -1.0)
+    with pytest.raises(ValueError, match="eta must be positive"):
+        ista(Z, D, eta=-0.1)
+    with pytest.raises(ValueError, match="lam must not be negative"):
+        solve_lasso(Z, D, -1.0, 1)
+    with pytest.raises(ValueError, match="steps must be positive"):
+        solve_lasso(Z, D, 0.1, 0)
+    assert (solve_lasso(Z, torch.zeros_like(D), 0.1, 3) == 0).all()
