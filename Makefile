@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-slow test-gpu lint format timm-suite clean
+.PHONY: help setup demo test test-gpu lint format timm-suite clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -25,12 +25,9 @@ $(READY): pyproject.toml
 demo: $(READY)  ## draw noisy tokens as they move onto their subspaces
 	$(BIN)/python examples/denoising.py
 
-test: $(READY)  ## all tests but the slow ones and those that need a GPU
-	$(PYTEST) -n auto -m 'not unhooked and not slow and not gpu' $(SHAPES)
-	$(PYTEST) -n auto -m 'unhooked and not slow and not gpu'
-
-test-slow: $(READY)  ## the tests that take minutes
-	$(PYTEST) -m 'slow and not gpu'
+test: $(READY)  ## all tests but those that need a GPU
+	$(PYTEST) -n auto -m 'not unhooked and not gpu' $(SHAPES)
+	$(PYTEST) -n auto -m 'unhooked and not gpu'
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	$(PYTEST) -m gpu

@@ -220,7 +220,6 @@ def test_pictures_of_another_size_are_one_sentence():
         small(dynamic_img_size=True)(torch.randn(1, 3, 18, 16))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", ["tiny", "small", "base", "large"])
 def test_the_papers_sizes_give_the_transcriptions_logits(size):
     model = timm.create_model(f"crate_{size}_patch16_224", dtype=torch.float64).eval()
