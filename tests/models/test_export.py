@@ -11,20 +11,30 @@ from ..networks import small
 from ..strategies import random
 
 pytestmark = pytest.mark.unhooked
-BACKENDS = ["aot_eager"]
+# Inductor needs a C++ compiler; in float64 torch 2.11's cannot differentiate its own fused attention on the CPU.
+BACKENDS = [("aot_eager", torch.float64, 1e-10)]
 if shutil.which("g++") or shutil.which("clang++"):
-    BACKENDS.append("inductor")
+    BACKENDS.append(("inductor", torch.float32, 1e-4))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_compiles_as_one_graph(backend):
-    model, images = small(dtype=torch.float64).train(), random(2, 3, 16, 16)
+@pytest.fixture(autouse=True)
+def forget_other_graphs():
+    """Dynamo counts recompilations by code, and the networks of all tests share theirs."""
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(("backend", "dtype", "tolerance"), BACKENDS)
+def test_compiles_as_one_graph(backend, dtype, tolerance):
+    """The same logits and gradients, by the size of their difference relative to their own."""
+    model, images = small(dtype=dtype).train(), random(2, 3, 16, 16, dtype=dtype)
     compiled = torch.compile(model, fullgraph=True, backend=backend)
-    torch.testing.assert_close(compiled(images), model(images), rtol=1e-10, atol=1e-10)
-    expected = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
-    gradients = torch.autograd.grad(compiled(images).square().sum(), list(model.parameters()))
-    for gradient, truth in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(gradient, truth, rtol=1e-9, atol=1e-9)
+    weights = list(model.parameters())
+    for ours, truth in zip(
+        (compiled(images), *torch.autograd.grad(compiled(images).square().sum(), weights)),
+        (model(images), *torch.autograd.grad(model(images).square().sum(), weights)),
+        strict=True,
+    ):
+        assert (ours - truth).norm() <= tolerance * truth.norm()
 
 
 @pytest.mark.parametrize(
