@@ -6,6 +6,7 @@ Importing it registers `crate_*` with timm.
 """
 
 from . import objective, operators
+from .measures import layerwise
 from .models import CRATE, Step, load, push_to_hub, save_pretrained, trajectory
 
 __version__ = "0.1.0"
@@ -14,6 +15,7 @@ __all__ = [
     "CRATE",
     "Step",
     "__version__",
+    "layerwise",
     "load",
     "objective",
     "operators",

@@ -91,7 +91,7 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models", "cli"]
+LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models", "measures", "cli"]
 
 
 def test_each_part_imports_only_from_parts_above_it():

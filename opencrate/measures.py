@@ -1,0 +1,168 @@
+"""What is measured at a layer, with a name for each definition, and layer-wise tables of it.
+
+"R^c of layer l" has several readings (docs/ERRATA.md, 1.4). A `Definition` says which tokens are measured, whether
+through the layer's LayerNorm, whether every projected token is scaled to unit norm, with which ε, whether with the
+class token and with which scaling; every table carries it. Two have a name:
+
+    paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
+    official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
+
+The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from .blocks import Layer
+from .models import CRATE, Step, trajectory
+from .objective import nonzero_fraction, subspace_coding_rate
+from .objective.rates import coding_rate, project, require_positive
+from .operators.table import suggestion
+
+__all__ = ["DEFINITIONS", "Definition", "LayerTable", "definition_named", "layerwise", "measure"]
+
+MEASURES = ("Rc", "nonzero")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One reading of R^c: R^c(tokens; U_[K]^l) of the tokens at `site`."""
+
+    name: str
+    site: Literal["Z", "Z_half", "Z_next"] = "Z_half"
+    norm: bool = False  # through the LayerNorm that stands before the compression: with site Z, the MSSA's input
+    unit: bool = False  # every projected token U_kᵀ z scaled to unit norm
+    eps: float = 0.1
+    class_token: bool = True
+    scaling: Literal["p", "d"] = "p"
+
+    def __post_init__(self) -> None:
+        require_positive("eps", self.eps)
+        if self.site not in ("Z", "Z_half", "Z_next"):
+            raise ValueError(f"unknown site {self.site!r}{suggestion(self.site, ('Z', 'Z_half', 'Z_next'))}")
+
+
+DEFINITIONS = {
+    definition.name: definition
+    for definition in (Definition("paper"), Definition("official", site="Z", norm=True, unit=True))
+}
+
+
+def definition_named(definition: str | Definition) -> Definition:
+    if isinstance(definition, Definition):
+        return definition
+    if definition not in DEFINITIONS:
+        raise ValueError(f"unknown definition {definition!r}{suggestion(definition, DEFINITIONS)}")
+    return DEFINITIONS[definition]
+
+
+def measure(step: Step, layer: Layer, definition: Definition) -> dict[str, Tensor]:
+    """R^c and the non-zero fraction of every sample in a step of a trajectory, each (b,)."""
+    tokens: Tensor = getattr(step, definition.site)
+    if definition.norm:
+        tokens = layer.compress.norm(tokens)
+    codes = step.Z_next
+    if not definition.class_token:
+        tokens, codes = tokens[:, 1:], codes[:, 1:]
+    return {"Rc": _rate(tokens, layer.U, definition), "nonzero": nonzero_fraction(codes)}
+
+
+def _rate(tokens: Tensor, U: Tensor, definition: Definition) -> Tensor:
+    if not definition.unit:
+        return subspace_coding_rate(tokens, U, definition.eps, scaling=definition.scaling)
+    V = normalize(project(tokens, U), dim=-1)  # (b, k, n, p)
+    # coding_rate scales with the dimension of what it is given, p; scaling by d is the same with ε·√(p/d).
+    eps = definition.eps * (math.sqrt(U.shape[2] / U.shape[1]) if definition.scaling == "d" else 1.0)
+    return coding_rate(V, eps).sum(-1)
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Mean and standard deviation over samples of every measure at every layer."""
+
+    definition: Definition
+    samples: int
+    rows: tuple[dict[str, float], ...]
+
+    def __str__(self) -> str:
+        lines = [f"definition {self.definition.name}, {self.samples} samples", "layer        R^c             non-zero"]
+        for row in self.rows:
+            rate, nonzero = (
+                f"{row[name]:{f}} ± {row[f'{name}_std']:<{f}}" for name, f in (("Rc", "8.1f"), ("nonzero", "6.3f"))
+            )
+            lines.append(f"{row['layer']:5.0f}  {rate} {nonzero}".rstrip())
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a JSON file."""
+        return {"definition": asdict(self.definition), "samples": self.samples, "rows": list(self.rows)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["definition", *self.rows[0]])
+        writer.writeheader()
+        writer.writerows({"definition": self.definition.name, **row} for row in self.rows)
+        return text.getvalue()
+
+
+@torch.inference_mode()
+def layerwise(
+    model: CRATE, batches: Tensor | Iterable[Any], definition: str | Definition = "paper", samples: int | None = None
+) -> LayerTable:
+    """Measure every layer on pictures: a tensor of them, or batches, each a tensor or (pictures, labels).
+
+    Batches stream through the network in evaluation mode, so any number of pictures fits in memory; `samples` stops
+    after that many. The network is left as it was, training or not.
+    """
+    chosen = definition_named(definition)
+    was_training = model.training
+    model.eval()
+    try:
+        return _accumulate(model, [batches] if isinstance(batches, Tensor) else batches, chosen, samples)
+    finally:
+        model.train(was_training)
+
+
+def _accumulate(model: CRATE, batches: Iterable[Any], definition: Definition, samples: int | None) -> LayerTable:
+    count, device, layers = 0, model.cls_token.device, cast("list[Layer]", list(model.blocks))
+    mean = torch.zeros(len(model.blocks), len(MEASURES), dtype=torch.float64)
+    squares = torch.zeros_like(mean)  # sum of squared deviations from the mean, by Chan's update
+    for batch in batches:
+        images = batch[0] if isinstance(batch, tuple | list) else batch
+        images = images[: None if samples is None else samples - count].to(device)
+        values = torch.stack(
+            [
+                torch.stack([found[name].double() for name in MEASURES])
+                for step, layer in zip(trajectory(model, images), layers, strict=True)
+                for found in [measure(step, layer, definition)]
+            ]
+        ).cpu()  # (layer, measure, sample)
+        new, total = values.shape[-1], count + values.shape[-1]
+        shift = values.mean(-1) - mean
+        squares += (values - values.mean(-1, keepdim=True)).square().sum(-1) + shift.square() * count * new / total
+        mean += shift * new / total
+        count = total
+        if count == samples:
+            break
+    if count == 0:
+        raise ValueError("there are no pictures to measure")
+    deviation = (squares / max(count - 1, 1)).sqrt()
+    rows = (
+        {"layer": layer + 1}
+        | {name: mean[layer, i].item() for i, name in enumerate(MEASURES)}
+        | {f"{name}_std": deviation[layer, i].item() for i, name in enumerate(MEASURES)}
+        for layer in range(len(model.blocks))
+    )
+    return LayerTable(definition, count, tuple(rows))

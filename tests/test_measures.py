@@ -1,0 +1,148 @@
+import csv
+import io
+import json
+import re
+
+import pytest
+import timm
+import torch
+from torch.nn.functional import layer_norm, normalize
+
+from opencrate import layerwise, trajectory
+from opencrate.measures import DEFINITIONS, Definition
+from opencrate.objective import coding_rate, subspace_coding_rate
+
+from .networks import small
+from .strategies import random
+
+IMAGES = random(7, 3, 16, 16)
+
+
+def by_hand(model, images, rate):
+    """Mean and deviation of R^c over samples for every layer, one sample at a time."""
+    values = torch.stack(
+        [
+            torch.stack([rate(step, layer) for step, layer in zip(trajectory(model, image), model.blocks, strict=True)])
+            for image in images.unsqueeze(1)
+        ]
+    )
+    return values.mean(0).tolist(), values.std(0).tolist()
+
+
+def literal_paper(step, layer):
+    return subspace_coding_rate(step.Z_half[0], layer.U, 0.1)
+
+
+def literal_official(step, layer):
+    """The authors' script: U* LN(Z^l) with unit columns V, ½ logdet(I + p/(N·0.01) V*V), summed over the heads."""
+    norm = layer.compress.norm
+    Y = layer_norm(step.Z[0], (24,), norm.weight, norm.bias, 1e-5)
+    total = 0
+    for U_k in layer.U:
+        V = normalize(U_k.T @ Y.T, dim=0)  # (p, N)
+        p, n = V.shape
+        total += 0.5 * torch.logdet(torch.eye(n, dtype=V.dtype) + p / (n * 0.01) * V.T @ V)
+    return total
+
+
+@pytest.mark.parametrize(("name", "rate"), [("paper", literal_paper), ("official", literal_official)])
+@torch.no_grad()
+def test_named_definitions_are_what_they_say(name, rate):
+    model = small(dtype=torch.float64)
+    table = layerwise(model, IMAGES, definition=name)
+    mean, std = by_hand(model, IMAGES, rate)
+    assert [row["Rc"] for row in table.rows] == pytest.approx(mean, rel=1e-9)
+    assert [row["Rc_std"] for row in table.rows] == pytest.approx(std, rel=1e-9)
+    assert [row["layer"] for row in table.rows] == [1, 2, 3]
+    nonzero = [(step.Z_next != 0).double().mean((1, 2)) for step in trajectory(model, IMAGES)]
+    assert [row["nonzero"] for row in table.rows] == pytest.approx([share.mean().item() for share in nonzero])
+    assert [row["nonzero_std"] for row in table.rows] == pytest.approx([share.std().item() for share in nonzero])
+
+
+@torch.no_grad()
+def test_every_part_of_a_definition_counts():
+    model = small(dtype=torch.float64)
+    values = {}
+    for change in (
+        {},
+        {"site": "Z"},
+        {"site": "Z_next"},
+        {"norm": True},
+        {"unit": True},
+        {"eps": 0.5},
+        {"class_token": False},
+        {"scaling": "d"},
+        {"unit": True, "scaling": "d"},
+    ):
+        values[str(change)] = layerwise(model, IMAGES, Definition("mine", **change)).rows[1]["Rc"]
+    assert len(set(values.values())) == len(values)
+    step = list(trajectory(model, IMAGES))[1]
+    U = model.blocks[1].U
+    without = subspace_coding_rate(step.Z_half[:, 1:], U, 0.1).mean().item()
+    assert values["{'class_token': False}"] == pytest.approx(without)
+    V = normalize(torch.stack([step.Z_half @ U_k for U_k in U]), dim=-1)
+    gram = torch.eye(17, dtype=torch.float64) + 24 / (17 * 0.01) * V @ V.mT
+    assert values[str({"unit": True, "scaling": "d"})] == pytest.approx(0.5 * torch.logdet(gram).sum(0).mean().item())
+    assert values["{'unit': True}"] == pytest.approx(coding_rate(V, 0.1).sum(0).mean().item())
+
+
+def test_batches_stream():
+    model = small(dtype=torch.float64)
+    whole = layerwise(model, IMAGES)
+    batches = [(IMAGES[:3], torch.zeros(3)), (IMAGES[3:4], torch.zeros(1)), [IMAGES[4:], torch.zeros(3)]]
+    for table in (layerwise(model, batches), layerwise(model, [IMAGES[:3], IMAGES[3:]])):
+        assert table.samples == 7
+        for row, expected in zip(table.rows, whole.rows, strict=True):
+            assert row == pytest.approx(expected, rel=1e-9)
+    few = layerwise(model, batches, samples=5)
+    assert few.samples == 5
+    assert few.rows[0] == pytest.approx(layerwise(model, IMAGES[:5]).rows[0], rel=1e-9)
+    assert layerwise(model, IMAGES[:1]).rows[0]["Rc_std"] == 0
+
+
+def test_the_network_is_left_as_it_was():
+    model = small(drop_rate=0.5, attn_drop_rate=0.5, dtype=torch.float64).train()
+    first, second = layerwise(model, IMAGES), layerwise(model, IMAGES)
+    assert first.rows == second.rows  # without dropout
+    assert model.training
+    assert all(weight.grad is None for weight in model.parameters())
+    with pytest.raises(ValueError, match="no pictures"):
+        layerwise(model, [])
+    assert model.training
+
+
+def test_tables_carry_their_definition():
+    table = layerwise(small(), IMAGES.float(), "official")
+    assert str(table).splitlines()[0] == "definition official, 7 samples"
+    assert all(re.fullmatch(r" +\d +[\d.]+ ± [\d.]+ +\d\.\d+ ± \d\.\d+", line) for line in str(table).splitlines()[2:])
+    loaded = json.loads(table.to_json())
+    assert loaded["definition"] == {
+        "name": "official",
+        "site": "Z",
+        "norm": True,
+        "unit": True,
+        "eps": 0.1,
+        "class_token": True,
+        "scaling": "p",
+    }
+    rows = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [float(row["Rc"]) for row in rows] == [row["Rc"] for row in table.rows]
+    assert {row["definition"] for row in rows} == {"official"}
+
+
+def test_an_untrained_network_of_the_papers_size():
+    """The figures of docs/ERRATA.md, 1.4, at the first layer."""
+    torch.manual_seed(0)
+    model, images = timm.create_model("crate_tiny_patch16_224"), torch.randn(2, 3, 224, 224)
+    assert layerwise(model, images, "paper").rows[0]["Rc"] == pytest.approx(1550, rel=0.01)
+    assert layerwise(model, images, "official").rows[0]["Rc"] == pytest.approx(835, rel=0.01)
+
+
+def test_bad_definitions_are_one_sentence():
+    with pytest.raises(ValueError, match=r"unknown definition 'papr'; did you mean 'paper'\?"):
+        layerwise(small(), IMAGES, "papr")
+    with pytest.raises(ValueError, match="eps must be positive"):
+        Definition("mine", eps=0.0)
+    with pytest.raises(ValueError, match=r"unknown site 'Zhalf'; did you mean 'Z_half'\?"):
+        Definition("mine", site="Zhalf")
+    assert DEFINITIONS.keys() == {"paper", "official"}
