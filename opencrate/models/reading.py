@@ -169,8 +169,8 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     else:
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
-    config = extras.get("config")
-    if isinstance(config, dict) and isinstance(config.get("num_heads"), int):
+    config = extras.get("config")  # ours, if `save_authors` wrote the file
+    if isinstance(config, dict) and config.keys() >= VARIANTS[min(VARIANTS)].keys():
         assumed = ()
     else:
         config, assumed = _config_of(state, num_heads, str(file)), assumed + ("num_heads",) * (num_heads is None)

@@ -122,6 +122,11 @@ def test_what_the_authors_layout_does_not_tell_comes_back(tmp_path, arguments):
     assert torch.equal(again(images), model(images))
 
 
+def test_a_configuration_of_somebody_elses_is_not_ours(tmp_path):
+    torch.save({"config": {"num_heads": 9, "lr": 1e-3}, "state_dict": authors_state()}, tmp_path / "model.pth")
+    assert load(tmp_path / "model.pth", num_heads=4).num_heads == 4
+
+
 def test_heads_can_be_told(tmp_path):
     """A public segmentation checkpoint has the Base size's shape, patches of 8 pixels and 6 heads."""
     torch.save(authors_state(dim=768, depth=12, heads=6, head_dim=128, patch=8, patches=49), tmp_path / "model.pth")
