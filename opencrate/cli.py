@@ -1,4 +1,4 @@
-"""The command line: one command, one function. A user's mistake is one sentence on stderr and exit code 2."""
+"""The command line: one command, one function. What is wrong with a file is one sentence on stderr and exit code 2."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""From pictures to tokens Z¹: patches, normalised and embedded linearly, with a class token and learned positions.
+"""From pictures to patches, normalised and embedded linearly; the network adds the class token and the positions.
 
 A patch is flattened in the order (row, column, channel) and passes LayerNorm, a linear map and LayerNorm again, as in
 the paper's Algorithm 1.

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
 import torch
+from timm.utils import unwrap_model
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -49,6 +50,8 @@ class Definition:
         require_positive("eps", self.eps)
         if self.site not in ("Z", "Z_half", "Z_next"):
             raise ValueError(f"unknown site {self.site!r}{suggestion(self.site, ('Z', 'Z_half', 'Z_next'))}")
+        if self.scaling not in ("p", "d"):
+            raise ValueError(f"scaling must be 'p' or 'd', got {self.scaling!r}")
 
 
 DEFINITIONS = {
@@ -59,6 +62,8 @@ DEFINITIONS = {
 
 def definition_named(definition: str | Definition) -> Definition:
     if isinstance(definition, Definition):
+        if definition != DEFINITIONS.get(definition.name, definition):
+            raise ValueError(f"the name {definition.name!r} is taken by another definition: give yours another")
         return definition
     if definition not in DEFINITIONS:
         raise ValueError(f"unknown definition {definition!r}{suggestion(definition, DEFINITIONS)}")
@@ -124,9 +129,12 @@ def layerwise(
     """Measure every layer on pictures: a tensor of them, or batches, each a tensor or (pictures, labels).
 
     Batches stream through the network in evaluation mode, so any number of pictures fits in memory; `samples` stops
-    after that many. The network is left as it was, training or not.
+    after that many. A network in training is set back to it.
     """
     chosen = definition_named(definition)
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
+    model = unwrap_model(model)
     was_training = model.training
     model.eval()
     try:
@@ -136,12 +144,17 @@ def layerwise(
 
 
 def _accumulate(model: CRATE, batches: Iterable[Any], definition: Definition, samples: int | None) -> LayerTable:
-    count, device, layers = 0, model.cls_token.device, cast("list[Layer]", list(model.blocks))
+    count, layers = 0, cast("list[Layer]", list(model.blocks))
     mean = torch.zeros(len(model.blocks), len(MEASURES), dtype=torch.float64)
     squares = torch.zeros_like(mean)  # sum of squared deviations from the mean, by Chan's update
     for batch in batches:
         images = batch[0] if isinstance(batch, tuple | list) else batch
-        images = images[: None if samples is None else samples - count].to(device)
+        if not isinstance(images, Tensor):
+            raise ValueError(f"a batch must be a tensor of pictures, or begin with one, got a {type(images).__name__}")
+        images = images[: None if samples is None else samples - count]
+        if len(images) == 0:
+            continue
+        images = images.to(model.cls_token.device, model.cls_token.dtype if images.is_floating_point() else None)
         values = torch.stack(
             [
                 torch.stack([found[name].double() for name in MEASURES])

@@ -21,8 +21,8 @@ def test_describe(tmp_path, capsys):
     assert rows == {
         "size": "custom: 3 layers, dimension 24",
         "heads": "4 of dimension 6",
-        "image": "16 x 16 x 3",
-        "patch": "4 x 4",
+        "image": "16 x 16 x 3 (assumed)",
+        "patch": "4 x 4 (assumed)",
         "classes": "5",
         "pooling": "token (assumed)",
         "compression": "mssa",

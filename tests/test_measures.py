@@ -94,6 +94,13 @@ def test_batches_stream():
         assert table.samples == 7
         for row, expected in zip(table.rows, whole.rows, strict=True):
             assert row == pytest.approx(expected, rel=1e-9)
+    assert layerwise(model, [IMAGES[:0], IMAGES, IMAGES[:0]]).rows == whole.rows
+    assert layerwise(model, IMAGES.float()).rows[0] == pytest.approx(layerwise(model, IMAGES.float().double()).rows[0])
+    for samples in (0, -1, 2.5):
+        with pytest.raises(ValueError, match="samples must be a whole number"):
+            layerwise(model, IMAGES, samples=samples)
+    with pytest.raises(ValueError, match="a batch must be a tensor of pictures, or begin with one, got a dict"):
+        layerwise(model, [{"image": IMAGES}])
     few = layerwise(model, batches, samples=5)
     assert few.samples == 5
     assert few.rows[0] == pytest.approx(layerwise(model, IMAGES[:5]).rows[0], rel=1e-9)
@@ -141,6 +148,10 @@ def test_an_untrained_network_of_the_papers_size():
 def test_bad_definitions_are_one_sentence():
     with pytest.raises(ValueError, match=r"unknown definition 'papr'; did you mean 'paper'\?"):
         layerwise(small(), IMAGES, "papr")
+    with pytest.raises(ValueError, match="the name 'paper' is taken by another definition"):
+        layerwise(small(), IMAGES, Definition("paper", eps=5.0))
+    with pytest.raises(ValueError, match="scaling must be 'p' or 'd', got 'q'"):
+        Definition("mine", unit=True, scaling="q")
     with pytest.raises(ValueError, match="eps must be positive"):
         Definition("mine", eps=0.0)
     with pytest.raises(ValueError, match=r"unknown site 'Zhalf'; did you mean 'Z_half'\?"):

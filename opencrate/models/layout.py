@@ -4,7 +4,6 @@ import math
 import re
 from typing import Any
 
-import torch
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor
 
@@ -66,7 +65,10 @@ def _rename(state: StateDict, names: dict[str, str]) -> StateDict:
 
 
 def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
-    """Make a checkpoint of either layout fit a model of another picture size or another number of channels."""
+    """Make a checkpoint of either layout fit a model of another picture size, patch size or number of channels.
+
+    The checkpoint's pictures and patches are taken to be square.
+    """
     state = from_authors(state) if is_authors(state) else dict(state)
     embed = model.patch_embed
     if state["pos_embed"].shape != model.pos_embed.shape:
@@ -75,10 +77,6 @@ def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
         )
     if state["patch_embed.proj.weight"].shape != embed.proj.weight.shape:
         state.update(_refitted(state, embed))
-    if embed.in_chans != 3:
-        # timm then drops a first weight that is no convolution's; what it drops is already in place.
-        with torch.no_grad():
-            embed.proj.weight.copy_(state["patch_embed.proj.weight"])
     return state
 
 

@@ -56,8 +56,8 @@ class Checkpoint:
         return {
             "size": f"{size}: {config['depth']} layers, dimension {config['embed_dim']}",
             "heads": told("num_heads", f"{config['num_heads']} of dimension {config['head_dim']}"),
-            "image": " x ".join(map(str, [*config["img_size"], config["in_chans"]])),
-            "patch": " x ".join(map(str, config["patch_size"])),
+            "image": told("img_size", " x ".join(map(str, [*config["img_size"], config["in_chans"]]))),
+            "patch": told("img_size", " x ".join(map(str, config["patch_size"]))),
             "classes": str(config["num_classes"]),
             "pooling": told("global_pool", config["global_pool"] or "none"),
             "compression": told("compress", _operator(config["compress"], config["compress_args"])),
@@ -104,20 +104,21 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
     return found
 
 
-def _read_folder(directory: Path) -> Checkpoint:
+def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
     config_file = directory / "config.json"
     if not config_file.is_file():
         raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
         architecture, pretrained_cfg = str(config["architecture"]), PretrainedCfg(**config.get("pretrained_cfg", {}))
-        # A folder that timm wrote without our arguments has the architecture's, with its own number of classes.
-        arguments = {"num_classes": config.get("num_classes", 1000), **config.get("model_args", {})}
+        # A folder that timm wrote without our arguments tells classes and pooling; the rest is the architecture's.
+        told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+        arguments = {**told, **config.get("model_args", {})}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
         raise ValueError(f"{config_file} names the architecture {architecture!r}, which is not a CRATE")
-    files = [directory / name for name in _WEIGHTS if (directory / name).is_file()]
+    files = [directory / name for name in _WEIGHTS if (directory / name).is_file()] if weights is None else [weights]
     if not files:
         raise ValueError(f"{directory} holds none of {', '.join(_WEIGHTS)}")
     return Checkpoint(
@@ -125,6 +126,7 @@ def _read_folder(directory: Path) -> Checkpoint:
         architecture,
         {**VARIANTS[architecture], **arguments},
         origin=f"Hub layout, {files[0].name}",
+        assumed=() if "model_args" in config else ("num_heads", "compress", "sparsify"),
         pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
     )
 
@@ -151,7 +153,7 @@ def _read_hub(repo_id: str) -> Checkpoint:
 
 def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     if file.name in ("config.json", *_WEIGHTS) and (file.parent / "config.json").is_file():
-        return _read_folder(file.parent)
+        return _read_folder(file.parent, None if file.name == "config.json" else file)
     content = _read_content(file)
     extras = {}
     for key in ("state_dict", "model"):
@@ -161,11 +163,14 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
             break
     state = _weights(content)
     if is_authors(state):
-        state, origin = from_authors(state), "the authors' layout"
-        assumed: tuple[str, ...] = ("global_pool",)
+        try:
+            state, origin = from_authors(state), "the authors' layout"
+        except ValueError as error:
+            raise ValueError(f"{file} is not a CRATE checkpoint: {error}") from error
+        assumed: tuple[str, ...] = ("img_size", "global_pool")
     elif is_ours(state):
         origin = "opencrate's keys, without a configuration"
-        assumed = ("global_pool", "compress", "sparsify")
+        assumed = ("img_size", "global_pool", "compress", "sparsify")
     else:
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
@@ -191,6 +196,8 @@ def _read_content(file: Path) -> dict[Any, Any]:
             # timm's training checkpoints hold their command line, which is plain data
             with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
                 content = torch.load(file, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
     except Exception as error:  # a damaged file fails anywhere in the readers
         if code := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(f"{file} holds code ({code[1]}); only weights are read") from error
@@ -203,18 +210,25 @@ def _read_content(file: Path) -> dict[Any, Any]:
 
 
 def _weights(content: dict[Any, Any]) -> StateDict:
-    """The named weights in it, without what wrappers put before their names."""
-    weights = {
-        name: value
+    """The named weights in it, each with its own memory, without what wrappers put before their names."""
+    state: StateDict = {
+        name: value.clone(memory_format=torch.contiguous_format)
         for name, value in content.items()
-        if isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout == torch.strided
+        if isinstance(name, str)
+        and isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.is_floating_point()
     }
-    state: StateDict = clean_state_dict({name: value for name, value in weights.items() if value.is_floating_point()})
+    while (cleaned := clean_state_dict(state)).keys() != state.keys():
+        state = cleaned
     return state
 
 
 def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, Any]:
-    """The network that the shapes tell; without `num_heads`, the paper's network of these sizes."""
+    """The network that the shapes tell, if the picture and its patches are square, in 3 channels or 1.
+
+    Without `num_heads` it is the paper's network of these sizes.
+    """
     try:
         embed_dim, patch_dim = state["patch_embed.proj.weight"].shape
         patches = state["pos_embed"].shape[1] - 1

@@ -40,7 +40,7 @@ def _default_cfg(img_size: int) -> dict[str, Any]:
         "fixed_input_size": True,
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "patch_embed.proj",
+        "first_conv": (),  # ours is linear: timm would drop its weights for other channels, our filter adapts them
         "classifier": "head",
         "license": "mit",
     }

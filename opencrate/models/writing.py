@@ -1,4 +1,4 @@
-"""Writing checkpoints, whole or not at all: a folder in timm's Hub layout, a Hub repository, the authors' layout."""
+"""Writing checkpoints: a folder in timm's Hub layout, a Hub repository, the authors' layout; no file half written."""
 
 import shutil
 import tempfile
@@ -24,6 +24,8 @@ __all__ = ["convert", "push_to_hub", "save_authors", "save_pretrained"]
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     """Write `model.safetensors` and `config.json`: a new folder appears whole, an old one has its files replaced."""
     directory = Path(directory).expanduser()
+    if not str(directory) or str(directory) == ".":
+        raise ValueError("a checkpoint needs a folder of its own: give its name")
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
     network = _rebuildable(model)
@@ -60,11 +62,13 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
     if file.is_dir():
         raise ValueError(f"{file} is a folder: the authors' layout is a file")
     ista = {"sparsify": "ista", "sparsify_args": SPARSIFICATIONS.options("ista", None)}
+    if file.suffix not in FILE_SUFFIXES:
+        raise ValueError(f"{file}: a file in the authors' layout ends in {', '.join(FILE_SUFFIXES)}")
     for key, value in {"compress": "mssa", **ista, "norm_eps": nn.LayerNorm(1).eps}.items():
         if config[key] != value:
             raise ValueError(f"the authors' layout has no place for {key}={config[key]!r}: their code has {value!r}")
-    if config["num_classes"] == 0:
-        raise ValueError("the authors' layout has no place for a network without a classifier")
+    if config["num_classes"] == 0 or config["global_pool"] == "":
+        raise ValueError("the authors' layout has no place for a network without a classifier or without pooling")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as scratch:
         whole = Path(scratch) / file.name
@@ -79,17 +83,15 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
 
 
 def convert(source: str | Path, target: str | Path, num_heads: int | None = None) -> Path:
-    """Read any checkpoint and write it in the other layout: the authors' for a file name, ours for a folder's."""
-    model = load(source, num_heads)
+    """Read any checkpoint and write it in the authors' layout, for a file's name, or in ours, for a folder's."""
     suffix = Path(target).suffix
     if Path(source).expanduser().resolve() == Path(target).expanduser().resolve():
         raise ValueError(f"{target} is what would be read: give another name")
-    if suffix in FILE_SUFFIXES:
-        return save_authors(model, target)
-    if suffix[1:].isalpha():
+    if suffix[1:].isalpha() and suffix not in FILE_SUFFIXES and not Path(target).is_dir():
         known = ", ".join(FILE_SUFFIXES)
         raise ValueError(f"{target}: give a folder's name for our layout, or a file's ({known}) for the authors'")
-    return save_pretrained(model, target)
+    model = load(source, num_heads)
+    return save_authors(model, target) if suffix in FILE_SUFFIXES else save_pretrained(model, target)
 
 
 def _rebuildable(model: CRATE) -> CRATE:
@@ -97,6 +99,8 @@ def _rebuildable(model: CRATE) -> CRATE:
     network = unwrap_model(model)
     if not isinstance(network, CRATE):
         raise ValueError(f"what is to be saved is a {type(network).__name__}, not a CRATE")
+    if network.cls_token.is_meta:
+        raise ValueError("what is to be saved is on the device meta and has no values")
     require_whole(Checkpoint(network.state_dict(), "", network.config(), origin=""), "what is to be saved")
     for half in ("compress", "sparsify"):
         steps = [getattr(layer, half).step for layer in network.blocks]

@@ -1,7 +1,8 @@
 """Operators by name: a function enters the table by a decorator, and its signature says what it needs.
 
-Arguments that name a weight (`U`, `W`, `bias`, `D`) are parameters that the module learns; `scale` and `dropout` come
-from the module; everything else has a default and is an option that a user may set.
+The first arguments are Z and the weight that the module learns, U or D. A compression may also name `W` and `bias`, a
+free output map, and `scale` and `dropout`, which come from the module. Everything else is an option that a user may
+set: a number with a default.
 """
 
 import inspect
@@ -9,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -45,7 +46,7 @@ class OperatorTable(dict[str, Operator]):
         """
         if operator is None:
             return lambda function: self.register(function, increment=increment)
-        name = operator.__name__
+        name = getattr(operator, "__name__", "")
         self._require_signature(name, operator)
         if name in self and self[name].__module__ != operator.__module__:
             raise ValueError(f"{self.kind} {name!r} exists in {self[name].__module__}: give yours another name")
@@ -67,7 +68,7 @@ class OperatorTable(dict[str, Operator]):
         options: Options = dict(defaults)
         for option, value in _mapping(name, given).items():
             if option not in defaults:
-                raise ValueError(f"{name} has no option {option!r}{suggestion(option, defaults)}")
+                raise ValueError(f"{name} has no option {option!r}{suggestion(str(option), defaults)}")
             options[option] = _number(option, value, like=defaults[option])
         return options
 
@@ -75,12 +76,19 @@ class OperatorTable(dict[str, Operator]):
         return argument in inspect.signature(self.named(name)).parameters
 
     def _require_signature(self, name: str, operator: Operator) -> None:
+        if not name.isidentifier():
+            raise ValueError(f"a {self.kind} is registered under its function's name, which {operator!r} has not")
         arguments = list(inspect.signature(operator).parameters.values())
         if [argument.name for argument in arguments[:2]] != ["Z", self.weight]:
             raise ValueError(f"{self.kind} {name!r} must begin with the arguments Z and {self.weight}")
         for argument in arguments[2:]:
-            if argument.default is argument.empty:
-                raise ValueError(f"argument {argument.name!r} of {self.kind} {name!r} needs a default")
+            if argument.default is argument.empty or argument.kind is argument.POSITIONAL_ONLY:
+                raise ValueError(f"argument {argument.name!r} of {self.kind} {name!r} needs a name and a default")
+            if argument.name not in self.supplied:
+                _number(argument.name, argument.default, like=argument.default)
+        names = {argument.name for argument in arguments}
+        if "bias" in names & self.supplied and "W" not in names:
+            raise ValueError(f"{self.kind} {name!r} has a bias and no W for it to belong to")
 
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:
@@ -89,12 +97,12 @@ def _mapping(name: str, given: Any) -> dict[str, Any]:
     return given or {}
 
 
-def _number(option: str, value: Any, like: int | float) -> int | float:
+def _number(option: str, value: Any, like: Any) -> int | float:
     """The value as a plain number of the default's type, so that it can be written to a JSON file."""
     whole = isinstance(like, int)
-    if not isinstance(value, Real) or not math.isfinite(value) or (whole and float(value) % 1):
+    if not isinstance(value, Real) or not math.isfinite(value) or (whole and value % 1):
         raise ValueError(f"{option} must be a {'whole' if whole else 'finite'} number, got {value!r}")
-    number = type(like)(float(value))
+    number: int | float = type(like)(cast(float, value))
     if option in _CHECKS:
         _CHECKS[option](option, number)
     return number

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
+from timm.models import save_for_hf
 
 import opencrate
 from opencrate import CRATE, load, save_pretrained
@@ -243,6 +244,29 @@ def test_weights_without_a_configuration(tmp_path):
     assert torch.equal(load(tmp_path / "weights.pt", num_heads=4)(IMAGES), model(IMAGES))
 
 
+def test_a_folder_that_timm_wrote(tmp_path):
+    """timm's own saving keeps classes and pooling, but none of our arguments."""
+    model = timm.create_model("crate_tiny_patch4_32", num_classes=3, global_pool="avg").eval()
+    save_for_hf(model, tmp_path, safe_serialization="both")
+    images = torch.randn(1, 3, 32, 32)
+    assert torch.equal(load(tmp_path)(images), model(images))
+    assert read(tmp_path).describe()["sparsification"].endswith("(assumed)")
+    with torch.no_grad():
+        model.head.bias.add_(1)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    assert torch.equal(load(tmp_path / "pytorch_model.bin")(images), model(images))
+    assert not torch.equal(load(tmp_path)(images), model(images))
+
+
+def test_shared_and_strided_weights_convert(tmp_path):
+    state = authors_state()
+    state["transformer.layers.1.1.fn.weight"] = state["transformer.layers.0.1.fn.weight"]
+    state["transformer.layers.2.1.fn.weight"] = state["transformer.layers.2.1.fn.weight"].T
+    torch.save(state, tmp_path / "model.pth")
+    convert(tmp_path / "model.pth", tmp_path / "ours", num_heads=4)
+    assert torch.equal(load(tmp_path / "ours")(IMAGES), load(tmp_path / "model.pth", num_heads=4)(IMAGES))
+
+
 def test_hub_repository(tmp_path, monkeypatch):
     """A repository in the Hub's local cache, with the network off."""
     snapshot = tmp_path / "models--someone--crate" / "snapshots" / "0123abc"
@@ -405,6 +429,14 @@ def test_other_refusals(tmp_path):
         save_authors(small(sparsify_args={"eta": 0.2}), tmp_path / "out.pth")
     with pytest.raises(ValueError, match="no place for compress='mssa_tied'"):
         save_authors(small(compress="mssa_tied"), tmp_path / "out.pth")
+    with pytest.raises(ValueError, match="or without pooling"):
+        save_authors(small(global_pool=""), tmp_path / "out.pth")
+    with pytest.raises(ValueError, match=r"a file in the authors' layout ends in \.pth"):
+        save_authors(small(), tmp_path / "out.safetensors")
+    with pytest.raises(ValueError, match="on the device meta"):
+        save_pretrained(CRATE(**SMALL, device="meta"), tmp_path / "meta")
+    with pytest.raises(ValueError, match="needs a folder of its own"):
+        save_pretrained(small(), "")
     with pytest.raises(ValueError, match="without a classifier"):
         save_authors(small(num_classes=0), tmp_path / "out.pth")
     for name in ("out.safetensors", "out.zip", "out.pkl"):

@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 from hypothesis import given
@@ -186,10 +188,18 @@ def test_the_signature_says_what_an_operator_needs():
 
         for wrong, message in [
             (lambda X, basis: X, "must begin with the arguments Z and U"),
-            (lambda Z, U, rate: Z, "argument 'rate' of compression '<lambda>' needs a default"),
+            (lambda Z, U, rate: Z, "argument 'rate' of compression 'wrong' needs a name and a default"),
+            (lambda Z, U, *rates: Z, "argument 'rates' of compression 'wrong' needs a name and a default"),
+            (lambda Z, U, rate=None: Z, "rate must be a finite number, got None"),
+            (lambda Z, U, eps=-1.0: Z, "eps must be positive, got -1"),
+            (lambda Z, U, bias=None: Z, "compression 'wrong' has a bias and no W"),
         ]:
+            wrong.__name__ = "wrong"
             with pytest.raises(ValueError, match=message):
                 compression.register(wrong)
+        for nameless in (lambda Z, U: Z, functools.partial(scale_alone, scale=2.0)):
+            with pytest.raises(ValueError, match="is registered under its function's name"):
+                compression.register(nameless)
         scale_alone.__name__ = "mssa"
         with pytest.raises(ValueError, match=r"'mssa' exists in opencrate\.operators\.compression: give yours another"):
             compression.register(scale_alone)
