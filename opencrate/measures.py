@@ -2,7 +2,7 @@
 
 "R^c of layer l" has several readings (docs/ERRATA.md, 1.4). A `Definition` says which tokens are measured, whether
 through the layer's LayerNorm, whether every projected token is scaled to unit norm, with which ε, whether with the
-class token and with which scaling; every table carries it. Two have a name:
+class token and with which scaling; every table carries its name. Two are built in:
 
     paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
     official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures

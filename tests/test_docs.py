@@ -30,11 +30,10 @@ def operators_restored():
 def test_python_in_the_readme_runs(capsys, operators_restored):
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(snippets) == 2
-    blocks_of_layers = 12
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == blocks_of_layers
+    assert len(printed) == 12  # the layers of CRATE-Tiny
     assert all(re.fullmatch(r"layer +\d+  R\^c +[\d.]+  non-zero 0\.\d\d", line) for line in printed)
 
 

@@ -23,9 +23,9 @@ __all__ = ["convert", "push_to_hub", "save_authors", "save_pretrained"]
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     """Write `model.safetensors` and `config.json`: a new folder appears whole, an old one has its files replaced."""
-    directory = Path(directory).expanduser()
-    if not str(directory) or str(directory) == ".":
+    if not str(directory):
         raise ValueError("a checkpoint needs a folder of its own: give its name")
+    directory = Path(directory).expanduser()
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
     network = _rebuildable(model)
@@ -61,9 +61,9 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
     config = network.config()
     if file.is_dir():
         raise ValueError(f"{file} is a folder: the authors' layout is a file")
-    ista = {"sparsify": "ista", "sparsify_args": SPARSIFICATIONS.options("ista", None)}
     if file.suffix not in FILE_SUFFIXES:
         raise ValueError(f"{file}: a file in the authors' layout ends in {', '.join(FILE_SUFFIXES)}")
+    ista = {"sparsify": "ista", "sparsify_args": SPARSIFICATIONS.options("ista", None)}
     for key, value in {"compress": "mssa", **ista, "norm_eps": nn.LayerNorm(1).eps}.items():
         if config[key] != value:
             raise ValueError(f"the authors' layout has no place for {key}={config[key]!r}: their code has {value!r}")
