@@ -1,16 +1,24 @@
-"""The command line: one command, one function. What is wrong with a file is one sentence on stderr and exit code 2."""
+"""The command line: one command, one function. What is wrong with a file is one sentence on stderr and exit code 2.
 
+The parts that train are imported by the commands that need them: the others start without.
+"""
+
+import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from . import __version__, models
 from .operators.table import suggestion
 
-__all__ = ["convert", "describe", "main"]
+if TYPE_CHECKING:
+    from .recipes import Recipe
+
+__all__ = ["convert", "describe", "evaluate", "finetune", "main", "pack", "recipes", "train"]
 
 Source = Annotated[
     str,
@@ -40,15 +48,135 @@ def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
     print(f"wrote {models.convert(source, target, num_heads)}")
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"describe": describe, "convert": convert}
+def recipes() -> None:
+    """List the recipes: what they train, who set them, and what to expect."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .recipes import FINETUNING, RECIPES
+
+    console = Console()
+    for command, table in (("train", RECIPES), ("finetune", FINETUNING)):
+        shown = Table(
+            "recipe", "what", "top-1", "time", "source", title=f"opencrate {command} RECIPE", title_justify="left"
+        )
+        for name, maker in table.items():
+            expected = maker().expected
+            top1 = "" if expected.top1 is None else f"{expected.top1:g} %"
+            time = f"{expected.time}, {expected.hardware}" if expected.time else ""
+            shown.add_row(name, (maker.__doc__ or "").split("\n")[0].rstrip("."), top1, time, expected.source)
+        console.print(shown)
+    console.print("opencrate train RECIPE --help lists every field of a recipe, and any of them can be set there.")
+
+
+def train(arguments: list[str]) -> None:
+    """Train a recipe, or go on with its run: opencrate train RECIPE_OR_FILE [--optim.lr 1e-4 …]."""
+    from .recipes import RECIPES
+
+    name, rest = _leading(arguments, "train", "RECIPE_OR_FILE", RECIPES)
+    _train(_recipe(name, RECIPES), rest, f"opencrate train {name}")
+
+
+def finetune(arguments: list[str]) -> None:
+    """Fine-tune a checkpoint on other pictures: opencrate finetune RECIPE CHECKPOINT [--data.root FOLDER …]."""
+    from .recipes import FINETUNING
+
+    name, rest = _leading(arguments, "finetune", "RECIPE CHECKPOINT", FINETUNING)
+    recipe = _recipe(name, FINETUNING)
+    if rest and not rest[0].startswith("-"):
+        recipe = replace(recipe, model=replace(recipe.model, start=rest.pop(0)))
+    _train(recipe, rest, f"opencrate finetune {name} CHECKPOINT")
+
+
+def _leading(arguments: list[str], command: str, usage: str, table: dict[str, Any]) -> tuple[str, list[str]]:
+    """The name that comes first; without one, what there is to choose from."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    print(f"usage: opencrate {command} {usage} [OPTIONS]\n\nrecipes:")
+    width = max(map(len, table))
+    for name, maker in table.items():
+        print(f"  {name:<{width}}  {(maker.__doc__ or '').splitlines()[0]}")
+    print(
+        f"\nopencrate {command} {usage.split()[0].removesuffix('_OR_FILE')} --help lists every field that can be set."
+    )
+    sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
+
+
+def _recipe(name: str, table: dict[str, Any]) -> "Recipe":
+    from .recipes import named, read_recipe
+
+    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
+        return read_recipe(name)
+    return named(name, table)
+
+
+def _train(recipe: "Recipe", arguments: list[str], prog: str) -> None:
+    from . import engine
+    from .recipes import Recipe
+
+    @dataclass(frozen=True)
+    class Job:
+        recipe: Annotated[Recipe, tyro.conf.arg(name="")]
+        options: Annotated[engine.Options, tyro.conf.arg(name="")]
+
+    job = tyro.cli(Job, args=arguments, default=Job(recipe, engine.Options()), prog=prog)
+    if job.options.processes > 1 and not engine.under_torchrun():
+        sys.exit(engine.launch(job.options.processes))
+    result = engine.train(job.recipe, job.options)
+    if engine.is_main():
+        print(engine.summary(result))
+
+
+def evaluate(arguments: list[str]) -> None:
+    """Measure a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear] [--real] …"""
+    from . import engine
+
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [OPTIONS]\n")
+        print("opencrate eval RUN_OR_CHECKPOINT --help lists the options.")
+        sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
+    checkpoint, rest = arguments[0], arguments[1:]
+    recipe = None
+    if "--recipe" in rest[:-1]:
+        at = rest.index("--recipe")
+        recipe, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
+    default = engine.Measuring(engine.data_of(checkpoint, recipe))
+    wanted = tyro.cli(engine.Measuring, args=rest, default=default, prog="opencrate eval RUN_OR_CHECKPOINT")
+    found = engine.measure_checkpoint(checkpoint, wanted)
+    for name, value in found.items():
+        print(value if name == "layers" else f"{name:<9} {value:,}" if name == "pictures" else f"{name:<9} {value:.4g}")
+
+
+def pack(
+    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="the folder with a folder for each split")],
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help="where the packed splits go")],
+    side: Annotated[int, tyro.conf.arg(help="pixels of a side of a packed picture")] = 256,
+) -> None:
+    """Decode pictures once, to memory-mapped uint8 shards that feed a GPU: --data.name packed --data.root OUT."""
+    raise NotImplementedError
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "finetune": finetune,
+    "eval": evaluate,
+    "recipes": recipes,
+    "pack": pack,
+    "describe": describe,
+    "convert": convert,
+}
+WITH_RECIPE = ("train", "finetune", "eval")  # a name decides what their options are, so they read them themselves
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of `opencrate`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    logging.basicConfig(format="opencrate: %(message)s", level=logging.WARNING)
     try:
         if arguments[:1] == ["--version"]:
             print(f"opencrate {__version__}")
+        elif arguments and arguments[0] in WITH_RECIPE:
+            COMMANDS[arguments[0]](arguments[1:])
         elif arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             raise ValueError(f"unknown command {arguments[0]!r}{suggestion(arguments[0], COMMANDS)}")
         else:
@@ -56,8 +184,11 @@ def main(arguments: list[str] | None = None) -> None:
                 COMMANDS,
                 args=arguments or ["--help"],
                 prog="opencrate",
-                description="CRATE, the white-box transformer: look into checkpoints and convert them.",
+                description="CRATE, the white-box transformer: train it, look into it, and trust what you see.",
             )
     except (ValueError, OSError) as error:
         print(f"opencrate: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt as stopped:
+        print(f"opencrate: {stopped or 'stopped'}", file=sys.stderr)
+        sys.exit(getattr(stopped, "code", 130))

@@ -1,0 +1,101 @@
+"""What a recipe says about its pictures: where they are, how they are prepared, how they are varied."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Augmentation", "Dataset", "Settings"]
+
+
+class Settings:
+    """Base of every part of a recipe: a key that no field has is refused when a recipe is read from a file."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012, pydantic reads this name
+
+
+@dataclass(frozen=True)
+class Dataset(Settings):
+    """Which pictures, and how they enter the network.
+
+    Args:
+        name: digits (built in), folder, torch/NAME (torchvision's), idx (MNIST's file format), hfds/NAME (Hugging
+            Face), wds (WebDataset shards) or packed (written by `opencrate pack`).
+        root: the folder, or for wds the folder or address before the shards' names.
+        train: the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
+        validation: the split that is evaluated after every epoch.
+        num_classes: how many classes the network is to tell apart.
+        size: pixels of a side of what the network sees.
+        in_chans: 3 for colour, 1 for grey.
+        mean: what is subtracted from every channel, of values in [0, 1].
+        std: what they are divided by.
+        crop_pct: the centre of a picture that is evaluated, as a share of its shorter side.
+        broken: the share of pictures that may fail to decode before the run stops.
+    """
+
+    name: str = "folder"
+    root: str = "data"
+    train: str = "train"
+    validation: str = "validation"
+    num_classes: int = 1000
+    size: int = 224
+    in_chans: int = 3
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    crop_pct: float = 0.875
+    broken: float = 0.01
+
+    def __post_init__(self) -> None:
+        for name in ("num_classes", "size", "in_chans"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) != self.in_chans:
+                raise ValueError(f"data.{name} needs a value for each of {self.in_chans} channels")
+        if min(self.std) <= 0:
+            raise ValueError(f"data.std must be positive, got {self.std}")
+        if not 0 < self.crop_pct <= 1:
+            raise ValueError(f"data.crop_pct must be in (0, 1], got {self.crop_pct}")
+        if not 0 <= self.broken <= 1:
+            raise ValueError(f"data.broken is a share, between 0 and 1, got {self.broken}")
+
+
+@dataclass(frozen=True)
+class Augmentation(Settings):
+    """How training pictures are varied. Evaluation sees their centre, unchanged.
+
+    Args:
+        crop: resized (a part of random size and shape), padded (moved by up to `padding`) or none.
+        scale: area of a resized crop, as shares of the picture.
+        ratio: width over height of a resized crop.
+        padding: black border of a padded crop, as a share of the side.
+        flip: probability of a horizontal flip.
+        randaugment: torchvision-nN-mM for torchvision's RandAugment(N, M), or a string of timm's (rand-m9-mstd0.5).
+        mixup: alpha of mixup, 0 for none.
+        cutmix: alpha of cutmix, 0 for none.
+        interpolation: how pictures are resized.
+    """
+
+    crop: Literal["resized", "padded", "none"] = "resized"
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    padding: float = 0.125
+    flip: float = 0.5
+    randaugment: str = ""
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"augment.scale must be two shares in order, got {self.scale}")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"augment.ratio must be two positive numbers in order, got {self.ratio}")
+        if not 0 <= self.padding <= 1:
+            raise ValueError(f"augment.padding must be between 0 and 1, got {self.padding}")
+        if not 0 <= self.flip <= 1:
+            raise ValueError(f"augment.flip is a probability, got {self.flip}")
+        if self.mixup < 0 or self.cutmix < 0:
+            raise ValueError(f"augment.mixup and augment.cutmix must not be negative, got {self.mixup}, {self.cutmix}")
+
+    @property
+    def mixes(self) -> bool:
+        return self.mixup > 0 or self.cutmix > 0

@@ -1,0 +1,60 @@
+"""From a picture to the network's square of uint8, one by one, by torchvision: for evaluation and for training."""
+
+import re
+from collections.abc import Callable
+
+from PIL import Image
+from torch import Tensor
+from torchvision import transforms as T
+
+from .settings import Augmentation, Dataset
+
+__all__ = ["Transform", "evaluation_transform", "training_transform"]
+
+Transform = Callable[[Image.Image], Tensor]
+"""A picture → uint8 (c, size, size)."""
+
+
+def evaluation_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
+    """The shorter side to size/crop_pct, then the centre."""
+    resize = T.Resize(round(data.size / data.crop_pct), T.InterpolationMode(interpolation))
+    transform: Transform = T.Compose([resize, T.CenterCrop(data.size), T.PILToTensor()])
+    return transform
+
+
+def training_transform(data: Dataset, augment: Augmentation) -> Transform:
+    """RandAugment, crop, flip, in this order; random numbers come from torch's and Python's global generators."""
+    mode = T.InterpolationMode(augment.interpolation)
+    crops: dict[str, list[Callable[..., object]]] = {
+        "resized": [T.RandomResizedCrop(data.size, augment.scale, augment.ratio, mode)],
+        "padded": [T.Resize((data.size, data.size), mode), T.RandomCrop(data.size, round(augment.padding * data.size))],
+        "none": [T.Resize((data.size, data.size), mode)],
+    }
+    transform: Transform = T.Compose(
+        [
+            *([_randaugment(augment.randaugment, mode)] if augment.randaugment else []),
+            *crops[augment.crop],
+            T.RandomHorizontalFlip(augment.flip),
+            T.PILToTensor(),
+        ]
+    )
+    return transform
+
+
+def _randaugment(text: str, mode: T.InterpolationMode) -> Callable[[Image.Image], Image.Image]:
+    """torchvision-n2-m14 is torchvision's RandAugment(2, 14); anything that begins with rand is timm's.
+
+    timm clips magnitudes at 10 unless its string lifts the clip (rand-m14-mmax30-n2): two names, two meanings.
+    """
+    if found := re.fullmatch(r"torchvision-n(\d+)-m(\d+)", text):
+        chosen: Callable[[Image.Image], Image.Image] = T.RandAugment(int(found[1]), int(found[2]), interpolation=mode)
+        return chosen
+    if text.startswith("rand"):
+        from timm.data.auto_augment import rand_augment_transform
+
+        try:
+            timms: Callable[[Image.Image], Image.Image] = rand_augment_transform(text, {})
+        except (AssertionError, ValueError) as error:
+            raise ValueError(f"augment.randaugment {text!r} is not one of timm's strings") from error
+        return timms
+    raise ValueError(f"augment.randaugment {text!r} is neither torchvision-nN-mM nor one of timm's strings (rand-…)")

@@ -1,0 +1,116 @@
+"""From a recipe to its parts: the network, the optimiser, the schedule. They come from timm and torch, not from us."""
+
+from pathlib import Path
+from typing import Any
+
+import timm
+import timm.optim
+import timm.scheduler
+import torch
+from torch import nn
+
+from ..models import CRATE, load
+from ..operators.table import suggestion
+from ..recipes import Recipe
+
+__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_layers", "load_any"]
+
+
+def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
+    """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
+
+    What it was trained on is recorded with it: how pictures are prepared, and the names of the classes.
+    """
+    data, arguments = recipe.data, recipe.model.arguments()
+    if recipe.model.start:
+        model = _started(recipe, arguments, classes)
+    else:
+        model = _created(
+            recipe.model.name, img_size=data.size, in_chans=data.in_chans, num_classes=data.num_classes, **arguments
+        )
+    record: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
+    record |= {"mean": data.mean, "std": data.std, "crop_pct": data.crop_pct, "num_classes": data.num_classes}
+    record |= {"input_size": (data.in_chans, data.size, data.size), "interpolation": recipe.augment.interpolation}
+    if len(classes) == data.num_classes:
+        record["label_names"] = classes
+    model.pretrained_cfg = model.default_cfg = record  # type: ignore[assignment]
+    return model
+
+
+def _created(name: str, **arguments: Any) -> nn.Module:
+    try:
+        model: nn.Module = timm.create_model(name, **arguments)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        if name not in timm.list_models():
+            raise ValueError(f"unknown network {name!r}{suggestion(name, timm.list_models())}") from error
+        raise ValueError(f"{name} cannot be built as the recipe says: {' '.join(str(error).split())}") from error
+    return model
+
+
+def load_any(path: str | Path) -> nn.Module:
+    """A checkpoint of ours or the authors', or any folder in timm's Hub layout (a baseline)."""
+    folder = Path(path).expanduser()
+    if (folder / "config.json").is_file() and '"architecture": "crate_' not in (folder / "config.json").read_text():
+        return _created(f"local-dir:{folder}", pretrained=True)
+    for inside in ("model", "best"):  # a run's folder
+        if (folder / inside / "config.json").is_file():
+            return load_any(folder / inside)
+    return load(path)
+
+
+def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]) -> nn.Module:
+    """A checkpoint's network, adapted to the recipe's pictures and classes."""
+    data = recipe.data
+    if recipe.model.start == "CHECKPOINT":
+        raise ValueError("fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT")
+    model: Any = load_any(recipe.model.start).float().train()
+    if arguments:
+        raise ValueError(f"model.{next(iter(arguments))} cannot be changed: the network is the checkpoint's")
+    channels = model.config()["in_chans"] if isinstance(model, CRATE) else model.pretrained_cfg["input_size"][0]
+    if channels != data.in_chans:
+        raise ValueError(
+            f"the checkpoint's network takes pictures of {channels} channels, the recipe has {data.in_chans}"
+        )
+    if model.num_classes != data.num_classes or tuple(model.pretrained_cfg.get("label_names") or ()) != classes:
+        model.reset_classifier(data.num_classes)
+    model.set_input_size(data.size)
+    return model
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    settings = recipe.optim
+    arguments: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
+    known = [str(name) for name in timm.optim.list_optimizers()]
+    if settings.name not in known:
+        raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
+    return timm.optim.create_optimizer_v2(
+        model,
+        opt=settings.name,
+        lr=settings.lr,
+        weight_decay=settings.weight_decay,
+        filter_bias_and_bn=settings.decay == "matrices",
+        **arguments,
+    )
+
+
+def build_schedule(
+    recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int
+) -> timm.scheduler.CosineLRScheduler:
+    """Linear warm-up, then half a cosine to the end: `step_update(t)` sets the learning rate of step t."""
+    schedule = recipe.schedule
+    warmup = schedule.warmup_epochs * steps_per_epoch
+    return timm.scheduler.CosineLRScheduler(
+        optimizer,
+        t_initial=schedule.epochs * steps_per_epoch - warmup,
+        lr_min=schedule.min_lr,
+        warmup_t=warmup,
+        warmup_lr_init=schedule.warmup_lr,
+        warmup_prefix=True,  # timm would count the warm-up inside the cosine's period
+        t_in_epochs=False,
+    )
+
+
+def compile_layers(model: nn.Module) -> None:
+    """Compile the layers, in place: they share one compiled form, which is ready in a fraction of the time."""
+    for layer in getattr(model, "blocks", None) or [model]:
+        layer.compile()

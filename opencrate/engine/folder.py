@@ -1,0 +1,118 @@
+"""The run's folder: what made it, what it holds, and that one run at a time uses it."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import filelock
+import timm
+import torch
+import torchvision
+
+from ..recipes import Recipe, differences, read_recipe, recipe_text
+
+__all__ = ["RunFolder", "write_atomically"]
+
+
+class RunFolder:
+    """recipe.yaml, run.json, metrics.jsonl, checkpoints/, best/, model/, result.json."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
+        self.recipe, self.record, self.result = path / "recipe.yaml", path / "run.json", path / "result.json"
+        self.metrics, self.tensorboard = path / "metrics.jsonl", path / "tensorboard"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Refuse a second run in the same folder; the system lets go of the lock when a process dies."""
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file: a run needs a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise ValueError(f"another run is using {self.path}: give this one a folder of its own, --out") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def begin(self, recipe: Recipe, options: dict[str, Any], resume: bool) -> None:
+        """Write down what makes this run; a folder with another recipe in it is refused."""
+        if self.recipe.is_file():
+            changed = differences(read_recipe(self.recipe), recipe)
+            if changed:
+                raise ValueError(
+                    f"{self.path} holds a run with another recipe ({', '.join(changed[:3])}"
+                    f"{', …' if len(changed) > 3 else ''}): give this one a folder of its own, --out"
+                )
+        elif resume:
+            raise ValueError(f"there is no run to resume in {self.path}")
+        else:
+            write_atomically(self.recipe, recipe_text(recipe))
+        starts = json.loads(self.record.read_text()) if self.record.is_file() else []
+        write_atomically(self.record, json.dumps([*starts, provenance(recipe.seed, options)], indent=2) + "\n")
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result, if the run has come to its end."""
+        if not self.result.is_file():
+            return None
+        found: dict[str, Any] = json.loads(self.result.read_text())
+        return found
+
+
+def provenance(seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """What made a run: command, versions, revision, seed, hardware."""
+    from .. import __version__
+
+    cuda = torch.cuda.is_available()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.orig_argv),
+        "seed": seed,
+        "options": options,
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "versions": {
+            "opencrate": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "torchvision": torchvision.__version__,
+            "timm": timm.__version__,
+            "cuda": torch.version.cuda if cuda else None,
+        },
+        "git": _revision(),
+        "hardware": {
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+        },
+    }
+
+
+def _revision() -> str | None:
+    """The revision of the code that runs, with a + if it was changed since; none outside a repository."""
+    here = Path(__file__).parent
+    try:
+        run = [["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", ".."]]
+        head, changes = (
+            subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, timeout=10) for command in run
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return head.stdout.strip() + ("+" if changes.stdout.strip() else "") if head.returncode == 0 else None
+
+
+def write_atomically(file: Path, text: str) -> None:
+    scratch = file.with_name(f".{file.name}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(file)

@@ -1,0 +1,142 @@
+"""What a run tells: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..measures import LayerTable
+
+__all__ = ["Journal"]
+
+PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
+
+
+class Journal:
+    """The main process's; the other processes have a silent one."""
+
+    def __init__(
+        self, metrics: Path | None, tensorboard: Path | None, step: int = 0, console: Console | None = None
+    ) -> None:
+        self.console = console or Console(quiet=metrics is None, highlight=False, soft_wrap=True)
+        self.file = None
+        self.writer: Any = None
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.last_line = time.monotonic()
+        if metrics is not None:
+            _keep_until(metrics, step)
+            self.file = metrics.open("a", encoding="utf-8")
+        if tensorboard is not None:
+            self.writer = _tensorboard(tensorboard, step)
+
+    def close(self) -> None:
+        self.end_progress()
+        if self.file:
+            self.file.close()
+        if self.writer:
+            self.writer.close()
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl; numbers also go to TensorBoard."""
+        if self.file is None:
+            return
+        self.file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self.file.flush()
+        if self.writer:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def layers(self, table: LayerTable, step: int, epoch: int, seconds: float) -> None:
+        """The white box: R^c and non-zero fraction of every layer."""
+        self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
+        if self.writer:
+            for name, label in (("Rc", "Rc"), ("nonzero", "nonzero")):
+                for row in table.rows:
+                    self.writer.add_scalar(f"{label}/layer_{row['layer']:02.0f}", row[name], step)
+        self.say(_small_table(table))
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def begin_progress(self, total: int, done: int) -> None:
+        if self.console.quiet or not self.console.is_terminal:
+            return
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]}  acc {task.fields[accuracy]}  {task.fields[speed]} img/s"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        self.progress = Progress(*columns, console=self.console)
+        fields = {"epoch": "", "loss": "–", "accuracy": "–", "speed": "–"}
+        self.task = self.progress.add_task("", total=total, completed=done, **fields)  # type: ignore[arg-type]
+        self.progress.start()
+
+    def end_progress(self) -> None:
+        if self.progress:
+            self.progress.stop()
+            self.progress = None
+
+    def advance(self, step: int, total: int, epoch: str, loss: float, accuracy: float | None, speed: float) -> None:
+        """Progress: a bar in a terminal, a line now and then elsewhere."""
+        shown = {
+            "epoch": epoch,
+            "loss": f"{loss:.3f}",
+            "accuracy": "–" if accuracy is None else f"{accuracy:5.1%}",
+            "speed": f"{speed:,.0f}",
+        }
+        if self.progress:
+            self.progress.update(self.task, completed=step, **shown)  # type: ignore[arg-type]
+        elif time.monotonic() - self.last_line > PLAIN_SECONDS:
+            self.last_line = time.monotonic()
+            left = (total - step) * (self.last_line - self.begun) / max(step - self.begun_at, 1)
+            self.say(
+                f"step {step}/{total}  epoch {epoch}  loss {shown['loss']}  acc {shown['accuracy']}"
+                f"  {shown['speed']} img/s  {left / 60:.0f} min left"
+            )
+
+    def start_clock(self, step: int) -> None:
+        self.begun, self.begun_at = time.monotonic(), step
+
+
+def _small_table(table: LayerTable) -> str:
+    """The layers side by side, a line for each measure."""
+    names, rates, fractions = ["layer"], ["R^c"], ["non-zero"]
+    for row in table.rows:
+        names.append(f"{row['layer']:.0f}")
+        rates.append(f"{row['Rc']:.4g}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}")
+        fractions.append(f"{row['nonzero']:.2f}".removeprefix("0"))
+    width = max(map(len, rates[1:] + fractions[1:])) + 1
+    return "\n".join(
+        "  " + line[0].ljust(9) + "".join(value.rjust(width) for value in line[1:])
+        for line in (names, rates, fractions)
+    )
+
+
+def _keep_until(metrics: Path, step: int) -> None:
+    """Drop what was written after the checkpoint from which the run goes on, and a line cut short by a kill."""
+    if not metrics.is_file():
+        return
+    kept = []
+    for line in metrics.read_text(encoding="utf-8").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    scratch = metrics.with_name(f".{metrics.name}.tmp")
+    scratch.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    scratch.replace(metrics)
+
+
+def _tensorboard(directory: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(directory), purge_step=step + 1 if step else None)

@@ -1,0 +1,185 @@
+"""One step of training: the gradient of a global batch, in micro-batches, and the optimiser's move.
+
+The loss is read on the host while the device is still busy with the backward pass, so that a step with a loss that is
+not finite can be skipped without making the device wait. What the processes must agree on (to stop, to save) travels
+with the loss, in one sum.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from timm.data import Mixup
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+
+from ..data import Batch, Split
+from ..data.loading import seeded
+from ..recipes import Recipe
+from .world import World, synchronise_gradients
+
+__all__ = ["Outcome", "Stepper"]
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WARM_UP = 3  # passes before a graph is recorded
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all processes know of a step: mean loss, correct predictions (none with mixup), requests to stop or save."""
+
+    loss: float
+    correct: float | None
+    stop: bool
+    save: bool
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.loss))
+
+
+class Stepper:
+    """Holds what a step needs; `step` does one."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, split: Split, world: World
+    ) -> None:
+        self.model, self.optimizer, self.recipe, self.split, self.world = model, optimizer, recipe, split, world
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
+        self.mixup = _mixup(recipe)
+        self.graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
+        self.passes: _Pass = _GraphedPass(self) if self.graphs else _Pass(self)
+
+    def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
+        """Take this process's micro-batches of step `number` and move the weights, unless the loss is not finite."""
+        self.optimizer.zero_grad(set_to_none=not self.graphs)
+        tally = torch.zeros(4, device=self.world.device)  # loss, correct, stop, save
+        for part in range(self.split.parts):
+            images, targets = self.mix(*next(batches), number)
+            last = part == self.split.parts - 1
+            with synchronise_gradients(self.model, now=last):
+                tally[:2] += self.passes.forward(images, targets)
+                if last:
+                    known = self._announce(tally, stop, save)
+                self.passes.backward()
+        outcome = known.read()
+        if outcome.finite:
+            self._move()
+        return outcome
+
+    def mix(self, images: Tensor, targets: Tensor, number: int) -> Batch:
+        """timm's mixup and cutmix; all processes draw the same mixture for step `number`."""
+        if self.mixup is None:
+            return images, targets
+        with seeded(self.recipe.seed, number, 2):
+            mixed: Batch = self.mixup(images, targets)
+        return mixed
+
+    def loss(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The micro-batch's share of the loss, and (loss, correct) as a report."""
+        dtype = DTYPES.get(self.recipe.precision)
+        with torch.autocast(self.world.device.type, dtype) if dtype else nullcontext():
+            logits = self.model(images)
+        smoothing = 0.0 if self.mixup else self.recipe.label_smoothing  # timm's mixup smooths the labels itself
+        loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing) / self.split.parts
+        correct = (logits.argmax(-1) == targets).sum() if targets.dim() == 1 else torch.zeros_like(loss)
+        return loss, torch.stack([loss.detach() / self.world.size, correct.detach().float()])
+
+    def _announce(self, tally: Tensor, stop: bool, save: bool) -> "_Announcement":
+        tally[2], tally[3] = float(stop), float(save)
+        return _Announcement(self.world.sum(tally), counted=self.mixup is None)
+
+    def _move(self) -> None:
+        if self.recipe.optim.clip:
+            self.scaler.unscale_(self.optimizer)
+            clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class _Announcement:
+    """Four numbers on their way from the device to the host."""
+
+    def __init__(self, tally: Tensor, counted: bool) -> None:
+        self.counted, self.event = counted, None
+        if tally.is_cuda:
+            self.values = torch.empty(tally.shape, pin_memory=True)
+            self.values.copy_(tally, non_blocking=True)
+            self.event = torch.cuda.Event()
+            self.event.record()
+        else:
+            self.values = tally
+
+    def read(self) -> Outcome:
+        if self.event is not None:
+            self.event.synchronize()
+        loss, correct, stop, save = self.values.tolist()
+        return Outcome(loss, correct if self.counted else None, stop > 0, save > 0)
+
+
+class _Pass:
+    """Forward and backward, kernel by kernel."""
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        self.scalar, report = self.stepper.loss(images, targets)
+        return report
+
+    def backward(self) -> None:
+        self.stepper.scaler.scale(self.scalar).backward()
+
+
+class _GraphedPass(_Pass):
+    """The same, recorded once as two CUDA graphs and replayed: for steps in which launching takes longer than running.
+
+    They read fixed memory: a batch is copied there. Gradients are added to where they were when it was recorded.
+    """
+
+    def __init__(self, stepper: Stepper) -> None:
+        super().__init__(stepper)
+        self.forward_graph: Any = None
+
+    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+        if self.forward_graph is None:
+            self._record(images, targets)
+        self.images.copy_(images)
+        self.targets.copy_(targets)
+        self.forward_graph.replay()
+        return self.report
+
+    def backward(self) -> None:
+        self.backward_graph.replay()
+
+    def _record(self, images: Tensor, targets: Tensor) -> None:
+        self.images, self.targets = images.clone(), targets.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.random.fork_rng(devices=[images.device]), torch.cuda.stream(stream):
+            for _ in range(WARM_UP):  # compiles, fills caches, allocates the gradients
+                super().forward(self.images, self.targets)
+                super().backward()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.stepper.optimizer.zero_grad(set_to_none=False)
+        self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.forward_graph):
+            self.report = super().forward(self.images, self.targets)
+        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool()):
+            super().backward()
+        self.stepper.optimizer.zero_grad(set_to_none=False)
+
+
+def _mixup(recipe: Recipe) -> Mixup | None:
+    if not recipe.augment.mixes:
+        return None
+    return Mixup(
+        mixup_alpha=recipe.augment.mixup,
+        cutmix_alpha=recipe.augment.cutmix,
+        label_smoothing=recipe.label_smoothing,
+        num_classes=recipe.data.num_classes,
+    )

@@ -1,0 +1,22 @@
+"""Recipes: values, not actions. Each is a function that returns a frozen `Recipe`."""
+
+from . import finetuning, imagenet, scratch  # noqa: F401, they fill the tables
+from .files import differences, read_recipe, recipe_text
+from .recipe import Expected, Model, Optim, Recipe, Schedule
+from .table import FINETUNING, RECIPES, named, register, register_finetuning
+
+__all__ = [
+    "FINETUNING",
+    "RECIPES",
+    "Expected",
+    "Model",
+    "Optim",
+    "Recipe",
+    "Schedule",
+    "differences",
+    "named",
+    "read_recipe",
+    "recipe_text",
+    "register",
+    "register_finetuning",
+]

@@ -1,0 +1,186 @@
+"""A recipe: everything that decides what a training run computes, as values.
+
+How it is computed (folder, processes, micro-batches, workers) is not part of it: `engine.Options`.
+"""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ..data import Augmentation, Dataset
+from ..data.settings import Settings
+from ..measures import DEFINITIONS
+from ..operators.table import suggestion
+
+__all__ = ["Expected", "Model", "Optim", "Recipe", "Schedule"]
+
+
+@dataclass(frozen=True)
+class Expected(Settings):
+    """What to expect of a run, and where that is known from. Nothing here changes what is computed.
+
+    Args:
+        top1: accuracy on the validation split in per cent; none where nobody has measured it.
+        hardware: what it was measured on.
+        time: how long it took there.
+        source: who says so, and who set the settings.
+    """
+
+    top1: float | None = None
+    hardware: str = ""
+    time: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Model(Settings):
+    """The network: one of timm's names, and what differs from it. What is not given is as the name says.
+
+    Args:
+        name: crate_… or another of timm's names; empty for the network in `start`.
+        start: checkpoint whose weights training starts from; the classifier is replaced if the classes are others.
+        embed_dim: d.
+        depth: L.
+        num_heads: K.
+        patch_size: pixels of a side of a patch.
+        compress: compression by name (`opencrate.operators.COMPRESSIONS`).
+        compress_args: its options, for example eps 0.5.
+        sparsify: sparsification by name (`opencrate.operators.SPARSIFICATIONS`).
+        sparsify_args: its options, for example eta 0.1 lam 0.1.
+        global_pool: what the classifier sees, token or avg.
+        drop_path_rate: stochastic depth.
+        proj_drop_rate: dropout on what a compression adds.
+    """
+
+    name: str = ""
+    start: str = ""
+    embed_dim: int | None = None
+    depth: int | None = None
+    num_heads: int | None = None
+    patch_size: int | None = None
+    compress: str | None = None
+    compress_args: dict[str, float] = field(default_factory=dict)
+    sparsify: str | None = None
+    sparsify_args: dict[str, float] = field(default_factory=dict)
+    global_pool: Literal["token", "avg"] | None = None
+    drop_path_rate: float | None = None
+    proj_drop_rate: float | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """What differs from the name, as arguments for `timm.create_model`."""
+        values = {key: value for key, value in asdict(self).items() if key not in ("name", "start")}
+        return {key: value for key, value in values.items() if value is not None and value != {}}
+
+
+@dataclass(frozen=True)
+class Optim(Settings):
+    """The optimiser, by timm's name for it.
+
+    Args:
+        name: lion, adamw, sgd, …
+        lr: peak learning rate.
+        weight_decay: decoupled weight decay.
+        betas: momentum coefficients; none for the optimiser's own.
+        decay: what is decayed: all weights, as the authors' code does, or matrices alone, as timm does.
+        batch: global batch; it holds on any number of processes.
+        clip: largest norm of the gradient, 0 for no limit.
+        ema: decay of a moving average of the weights, which is then evaluated and saved, 0 for none.
+        bad_steps: steps with a loss that is not finite are skipped; this many in a row stop the run.
+    """
+
+    name: str = "lion"
+    lr: float = 2.4e-4
+    weight_decay: float = 0.5
+    betas: tuple[float, float] | None = None
+    decay: Literal["all", "matrices"] = "all"
+    batch: int = 2048
+    clip: float = 0.0
+    ema: float = 0.0
+    bad_steps: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ValueError(f"optim.lr must be positive, got {self.lr}")
+        for name in ("weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"optim.{name} must not be negative, got {getattr(self, name)}")
+        for name in ("batch", "bad_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"optim.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"optim.ema must be in [0, 1), got {self.ema}")
+
+
+@dataclass(frozen=True)
+class Schedule(Settings):
+    """A linear warm-up, then half a cosine.
+
+    Args:
+        epochs: of the whole run, the warm-up included.
+        warmup_epochs: of the warm-up.
+        warmup_lr: where the warm-up starts.
+        min_lr: where the cosine ends.
+    """
+
+    epochs: int = 150
+    warmup_epochs: int = 5
+    warmup_lr: float = 0.0
+    min_lr: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ValueError(f"schedule.epochs must be at least 1, got {self.epochs}")
+        if not 0 <= self.warmup_epochs < self.epochs:
+            raise ValueError(
+                f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}"
+            )
+        for name in ("warmup_lr", "min_lr"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"schedule.{name} must not be negative, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Recipe(Settings):
+    """A training run as values.
+
+    Args:
+        name: what the run is called.
+        model: the network.
+        data: the pictures.
+        augment: how they are varied.
+        optim: the optimiser.
+        schedule: how long, and the learning rate over time.
+        label_smoothing: share of the target that is spread over all classes.
+        precision: type of the products; weights stay in float32.
+        compile: compile the layers with torch.compile (needs a C++ compiler).
+        graphs: record a step as a CUDA graph, for networks so small that launching kernels takes longer than running
+            them; on one GPU, and not with fp16.
+        definition: what is measured at every layer while it trains (`opencrate.measures`).
+        probe: number of validation pictures on which it is measured, 0 for none.
+        seed: decides weights, order and augmentation.
+        expected: what to expect.
+    """
+
+    name: str
+    model: Model
+    data: Dataset
+    augment: Augmentation = field(default_factory=Augmentation)
+    optim: Optim = field(default_factory=Optim)
+    schedule: Schedule = field(default_factory=Schedule)
+    label_smoothing: float = 0.1
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    compile: bool = True
+    graphs: bool = False
+    definition: str = "paper"
+    probe: int = 64
+    seed: int = 0
+    expected: Expected = field(default_factory=Expected)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+        if self.definition not in DEFINITIONS:
+            raise ValueError(f"unknown definition {self.definition!r}{suggestion(self.definition, DEFINITIONS)}")
+        if self.probe < 0 or self.seed < 0:
+            raise ValueError(f"probe and seed must not be negative, got {self.probe} and {self.seed}")
+        if not self.model.name and not self.model.start:
+            raise ValueError("a recipe needs model.name, or model.start for the network in a checkpoint")

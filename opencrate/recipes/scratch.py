@@ -1,0 +1,82 @@
+"""Training from scratch: the embedded digits, CIFAR-10 and Fashion-MNIST."""
+
+from ..data import Augmentation, Dataset
+from .recipe import Expected, Model, Optim, Recipe, Schedule
+from .table import register
+
+CIFAR_SCALE = Expected(source="the paper's ImageNet settings (appendix B.1) at CIFAR's size, batch 512, 60 epochs")
+
+
+@register
+def digits() -> Recipe:
+    """The embedded handwritten digits, 8×8: no download, a minute on two cores."""
+    return Recipe(
+        name="digits",
+        model=Model("crate_tiny_patch4_32", embed_dim=64, depth=6, num_heads=4, patch_size=2),
+        data=Dataset("digits", "", num_classes=10, size=8, in_chans=1, mean=(0.31,), std=(0.38,), crop_pct=1.0),
+        augment=Augmentation(crop="padded", flip=0.0),
+        optim=Optim("lion", lr=1e-3, weight_decay=0.5, batch=128),
+        schedule=Schedule(epochs=60, warmup_epochs=5),
+        precision="fp32",
+        compile=False,
+        expected=Expected(source="ours"),
+    )
+
+
+def _cifar10(name: str, model: Model, expected: Expected = CIFAR_SCALE) -> Recipe:
+    return Recipe(
+        name=name,
+        model=model,
+        data=Dataset(
+            "torch/cifar10",
+            num_classes=10,
+            size=32,
+            mean=(0.491, 0.482, 0.447),
+            std=(0.247, 0.243, 0.262),
+            crop_pct=1.0,
+        ),
+        augment=Augmentation(crop="padded"),
+        optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=512),
+        schedule=Schedule(epochs=60, warmup_epochs=5),
+        graphs=True,
+        expected=expected,
+    )
+
+
+@register
+def cifar10_tiny() -> Recipe:
+    """CIFAR-10 from scratch, CRATE-Tiny with patches of 4 pixels, crop and flip."""
+    return _cifar10("cifar10_tiny", Model("crate_tiny_patch4_32"))
+
+
+@register
+def cifar10_small() -> Recipe:
+    """CIFAR-10 from scratch, CRATE-Small with patches of 4 pixels, crop and flip."""
+    return _cifar10("cifar10_small", Model("crate_small_patch4_32"))
+
+
+@register
+def cifar10_base() -> Recipe:
+    """CIFAR-10 from scratch, CRATE-Base with patches of 4 pixels, crop and flip."""
+    return _cifar10("cifar10_base", Model("crate_base_patch4_32"))
+
+
+@register
+def cifar10_vit_tiny() -> Recipe:
+    """The baseline: timm's ViT-Tiny with the settings of cifar10_tiny."""
+    return _cifar10("cifar10_vit_tiny", Model("vit_tiny_patch16_224", patch_size=4))
+
+
+@register
+def fashion_mnist_tiny() -> Recipe:
+    """Fashion-MNIST from scratch, CRATE-Tiny with patches of 4 pixels, crop and flip."""
+    return Recipe(
+        name="fashion_mnist_tiny",
+        model=Model("crate_tiny_patch4_32"),
+        data=Dataset("torch/fashion_mnist", num_classes=10, size=32, mean=(0.286,) * 3, std=(0.353,) * 3, crop_pct=1.0),
+        augment=Augmentation(crop="padded"),
+        optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=512),
+        schedule=Schedule(epochs=60, warmup_epochs=5),
+        graphs=True,
+        expected=CIFAR_SCALE,
+    )

@@ -1,0 +1,85 @@
+"""Small training runs for the tests: a recipe of seconds, and processes that can be killed."""
+
+import json
+import multiprocessing
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from opencrate.data import Augmentation
+from opencrate.engine import Options, train
+from opencrate.recipes import RECIPES, Model, Optim, Recipe, Schedule, named
+
+FORKS = multiprocessing.get_context("forkserver")  # a process that has imported everything and run nothing
+FORKS.set_forkserver_preload(["opencrate.engine", "tests.runs"])
+
+
+def small_recipe(**changes) -> Recipe:
+    """Two layers on the embedded digits, 9 steps an epoch; `optim`, `schedule` and `augment` take changed fields."""
+    recipe = replace(
+        named("digits", RECIPES),
+        name="small",
+        model=Model("crate_tiny_patch4_32", embed_dim=16, depth=2, num_heads=2, patch_size=4),
+        augment=replace(Augmentation(crop="padded", flip=0.0), **changes.pop("augment", {})),
+        optim=replace(Optim("lion", lr=1e-3, weight_decay=0.1, batch=144), **changes.pop("optim", {})),
+        schedule=replace(Schedule(epochs=3, warmup_epochs=1), **changes.pop("schedule", {})),
+        probe=8,
+    )
+    return replace(recipe, **changes)
+
+
+def small_options(out: Path, **changes) -> Options:
+    return replace(Options(out=out, device="cpu", log_steps=1, tensorboard=False, workers=0), **changes)
+
+
+def warm_up() -> None:
+    """Let the server of processes import everything before a test takes the time."""
+    process = FORKS.Process(target=int)
+    process.start()
+    process.join()
+
+
+def start(recipe: Recipe, options: Options, rank: int = 0, world: int = 1, port: int = 0):
+    """A process that trains."""
+    process = FORKS.Process(target=_train, args=(recipe, options, rank, world, port))
+    process.start()
+    return process
+
+
+def run_processes(recipe: Recipe, options: Options, world: int) -> None:
+    """Train on several processes, as torchrun would start them, to the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [start(recipe, options, rank, world, port) for rank in range(world)]
+    for process in processes:
+        process.join(120)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    assert codes == [0] * world, codes
+
+
+def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": str(rank),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
+    train(recipe, options)
+
+
+def metrics(folder: Path, kind: str) -> list[dict]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [found for found in map(json.loads, lines) if found["kind"] == kind]
+
+
+def losses(folder: Path) -> list[float]:
+    return [found["loss"] for found in metrics(folder, "train")]
