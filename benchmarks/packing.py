@@ -134,10 +134,9 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
         feed = Packed(data, Augmentation(interpolation=mode), True, device=device)
 
         def batches(prepare: Callable[[Tensor, Tensor], Any], feed: Packed = feed) -> Iterable[int]:
-            """The epochs one after the other, each with its threads."""
-            for epoch in count():
-                for _ in feed._batches(feed._draws(epoch, 0, split), batch, prepare):
-                    yield batch
+            """As `Packed.train`, of an epoch without end: a small set's own would be over before it is warm."""
+            draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
+            return (batch for _ in feed._batches(draws, batch, prepare))
 
         def crops(feed: Packed = feed) -> Iterable[int]:
             images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)

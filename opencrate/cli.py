@@ -153,7 +153,12 @@ def pack(
     side: Annotated[int, tyro.conf.arg(help="pixels of a side of a packed picture")] = 256,
 ) -> None:
     """Decode pictures once, to memory-mapped uint8 shards that feed a GPU: --data.name packed --data.root OUT."""
-    raise NotImplementedError
+    from .data import pack_splits
+
+    for name, index in pack_splits(Path(folder).expanduser(), out.expanduser(), side).items():
+        skipped = f", {len(index.skipped)} did not decode" if index.skipped else ""
+        size = sum(shard.size for shard in index.shards) / 1e9
+        print(f"{out / name}: {index.count:,} pictures of {len(index.classes)} classes, {size:.2f} GB{skipped}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

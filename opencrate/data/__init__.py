@@ -1,14 +1,19 @@
 """Pictures for training: the embedded digits, sets by name, and the feeds that bring them to the device."""
 
+from pathlib import Path
+
 import torch
 
 from .feed import Batch, Feed, Split
 from .loading import Loaded
-from .pictures import open_pictures, require_same_classes
+from .packed import Index, Packed, pack
+from .pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
 from .resident import Resident, fits
 from .settings import Augmentation, Dataset
+from .shards import Shards
+from .transforms import evaluation_transform, training_transform
 
-__all__ = ["Augmentation", "Batch", "Dataset", "Feed", "Split", "open_feed", "open_feeds"]
+__all__ = ["Augmentation", "Batch", "Dataset", "Feed", "Split", "open_feed", "open_feeds", "pack_splits"]
 
 
 def open_feed(
@@ -25,6 +30,11 @@ def open_feed(
     Training pictures are varied by `augment` unless told otherwise.
     """
     varied = training if varied is None else varied
+    if data.name == "packed":
+        return Packed(data, augment, training, seed, device)
+    if data.name == "wds":
+        transform = training_transform(data, augment) if varied else evaluation_transform(data, augment.interpolation)
+        return Shards(data, augment, training, seed, torch.device(device), workers, transform)
     pictures = open_pictures(data, training)
     if fits(pictures, data, augment, varied):
         return Resident(pictures, data, augment, varied, seed, device)
@@ -38,3 +48,12 @@ def open_feeds(
     training, validation = (open_feed(data, augment, flag, seed, device, workers) for flag in (True, False))
     require_same_classes(training.classes, validation.classes)
     return training, validation
+
+
+def pack_splits(source: Path, out: Path, side: int = 256, broken: float = 0.01) -> dict[str, Index]:
+    """Pack every split of an image folder; one without train and validation is packed as a single split, train."""
+    names = [name for name in ("train", *VALIDATION_NAMES) if (source / name).is_dir()]
+    folders = {name: source / name for name in names} or {"train": source}
+    if not source.is_dir():
+        raise ValueError(f"{source} is not a folder")
+    return {name: pack(Folder(folder, 3), out / name, side, broken=broken) for name, folder in folders.items()}

@@ -74,7 +74,7 @@ class Feed(ABC):
 
 def generator(*key: int) -> torch.Generator:
     """Random numbers that depend on nothing but the key, for example (seed, epoch, step)."""
-    state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)[0]  # it pads short keys with zeros
     return torch.Generator().manual_seed(int(state) & (2**63 - 1))
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from .crops import centre_weights, crop_and_resize, crop_boxes, product_dtype, resample, shifted_weights
 from .feed import Batch, Feed, Split, generator, order
-from .pictures import Broken, Pictures, _split_folder, require_classes, with_channels
+from .pictures import Broken, Pictures, require_classes, split_folder, with_channels
 from .settings import Augmentation, Dataset
 
 __all__ = ["Index", "Packed", "Shard", "pack"]
@@ -280,7 +280,7 @@ class Packed(Feed):
     ) -> None:
         if training and augment.randaugment:
             raise ValueError("packed pictures are varied on the device, which does not know augment.randaugment")
-        self.folder = _split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
+        self.folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
         self.index = _open_index(self.folder)
         self.classes = tuple(self.index.classes)
         require_classes(self.classes, self.index.count, data)

@@ -18,7 +18,16 @@ from ..operators.table import suggestion
 from . import digits
 from .settings import Dataset
 
-__all__ = ["Arrays", "Broken", "Pictures", "decode", "open_pictures", "require_same_classes", "with_channels"]
+__all__ = [
+    "Arrays",
+    "Broken",
+    "Pictures",
+    "decode",
+    "open_pictures",
+    "require_same_classes",
+    "split_folder",
+    "with_channels",
+]
 
 log = logging.getLogger("opencrate")
 
@@ -188,7 +197,7 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
     if data.name == "digits":
         pictures = Arrays(*digits.load(training), classes=digits.CLASSES, label="digit")
     elif kind == "folder":
-        pictures = Folder(_split_folder(Path(data.root).expanduser(), split), data.in_chans)
+        pictures = Folder(split_folder(Path(data.root).expanduser(), split), data.in_chans)
     elif data.name == "idx":
         pictures = _idx(Path(data.root).expanduser(), training)
     elif kind == "torch" and name:
@@ -227,7 +236,7 @@ def _first(names: list[str]) -> str:
     return repr(names[0]) + (f" (nor {len(names) - 1} others)" if len(names) > 1 else "")
 
 
-def _split_folder(root: Path, split: str) -> Path:
+def split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: give the one with the pictures, --data.root FOLDER")
     names = [split, *(VALIDATION_NAMES if split in VALIDATION_NAMES else ())]

@@ -176,6 +176,8 @@ class Shards(Feed):
                     self.broken.add(f"{self.shards[shard].name}: {self.indexes[shard].key(number)}", reason)
                 images, targets = (t.to(self.device, non_blocking=True) for t in (images, targets))
                 yield (images.float() - self.mean) / self.std, targets
+            if reader.error is not None:
+                raise reader.error
 
 
 def lane_count(batch: int, shards: int) -> int:
@@ -396,6 +398,7 @@ class Reader:
         self.folder, self.lock = "", threading.Lock()
         self.handed_out, self.left = 0, list[str]()
         self.retired: deque[tuple[int, str]] = deque()
+        self.error: Exception | None = None
 
     def __enter__(self) -> "Reader":
         return self
@@ -434,12 +437,18 @@ class Reader:
         return path
 
     def batches(self, steps: Iterator[list[list[Sample]]]) -> Iterator[list[Sample]]:
-        """The micro-batches of each step; what was left for the last time in a step goes with its last one."""
-        for step in steps:
-            self.handed_out += len(step)
-            self.retired.extend((self.handed_out - 1, path) for path in self.left)
-            self.left.clear()
-            yield from step
+        """The micro-batches of each step; what was left for the last time in a step goes with its last one.
+
+        An error ends them and is kept: raised here, it would leave a half-made DataLoader to the garbage collector.
+        """
+        try:
+            for step in steps:
+                self.handed_out += len(step)
+                self.retired.extend((self.handed_out - 1, path) for path in self.left)
+                self.left.clear()
+                yield from step
+        except Exception as error:
+            self.error = error
 
     def retire(self, path: str) -> None:
         """No step after the one that is being put together needs this file."""

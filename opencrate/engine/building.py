@@ -7,6 +7,7 @@ import timm
 import timm.optim
 import timm.scheduler
 import torch
+from timm.utils import unwrap_model
 from torch import nn
 
 from ..models import CRATE, load
@@ -83,13 +84,15 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     known = [str(name) for name in timm.optim.list_optimizers()]
     if settings.name not in known:
         raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
+    # timm asks a network which weights are not to decay, and finds other answers behind a wrapper: so we ask.
+    weights: Any = list(model.parameters())
+    if settings.decay == "matrices":
+        spared: set[str] = getattr(unwrap_model(model), "no_weight_decay", set)()
+        weights = timm.optim.param_groups_weight_decay(
+            unwrap_model(model), settings.weight_decay, no_weight_decay_list=tuple(spared)
+        )
     return timm.optim.create_optimizer_v2(
-        model,
-        opt=settings.name,
-        lr=settings.lr,
-        weight_decay=settings.weight_decay,
-        filter_bias_and_bn=settings.decay == "matrices",
-        **arguments,
+        weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
     )
 
 

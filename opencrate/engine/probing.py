@@ -18,7 +18,7 @@ __all__ = ["features", "knn", "linear_probe", "real"]
 TEMPERATURE = 0.07  # of the neighbours' votes
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference mode: a probe will take gradients of what it is fed
 def features(
     model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512
 ) -> tuple[Tensor, Tensor]:

@@ -268,6 +268,14 @@ def test_broken_pictures(tmp_path, workers):
     assert next(iter(evaluated.broken.names)) == "train-0002.tar: 000040"
 
 
+def test_the_next_picture_takes_the_place_of_a_broken_one(tmp_path):
+    write(tmp_path / "shards", (16,))
+    numbers = [s[0] for batch in micro_batches(shards(tmp_path / "shards"), Split(4)) for s in batch]
+    write(tmp_path / "shards", (16,), broken=(numbers[5], numbers[6], numbers[15]))
+    replaced = [s[0] for batch in micro_batches(shards(tmp_path / "shards"), Split(4)) for s in batch]
+    assert replaced == [*numbers[:5], numbers[7], numbers[7], *numbers[7:15], numbers[0]]
+
+
 def test_too_many_broken_pictures_stop_the_run(tmp_path):
     write(tmp_path / "shards", (8, 8), broken=tuple(range(8)))
     with pytest.raises(ValueError, match=r"2 of 16 pictures do not decode.* train-0000.tar: 00000"):
@@ -342,16 +350,17 @@ def test_damaged_shards(root):
         shards(root, train="train-{0000..0010}.tar")
 
 
-def test_shards_that_shrink_during_training(root):
-    feed = shards(root)
-    begun = feed.train(0, 0, Split(16))
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shard_that_shrinks_while_it_is_read(root, workers):
+    feed = shards(root, training=False, validation="train-0001.tar", workers=workers)
+    begun = feed.evaluate(2)
     next(begun)
-    for file in root.glob("*.tar"):
-        file.write_bytes(file.read_bytes()[:600])
-    with pytest.raises(OSError, match=r"train-.*\.tar is truncated: it ends before byte"):
+    file = root / "train-0001.tar"
+    file.write_bytes(file.read_bytes()[:600])
+    with pytest.raises(OSError, match=r"train-0001.tar is truncated: it ends before byte"):
         list(begun)
-    with pytest.raises(OSError, match=r"train-.*\.tar is (not a whole|truncated or)"):
-        micro_batches(feed, Split(16))
+    with pytest.raises(OSError, match=r"train-0001.tar is not a whole tar file"):
+        list(feed.evaluate(2))
 
 
 def test_where_shards_are_found(root):
@@ -531,12 +540,11 @@ def test_remote_shards_that_fail(root, server):
     (root / "train-0004.tar").unlink()
     with pytest.raises(FileNotFoundError, match=r"http.*train-0004.tar cannot be read: the server answers 404"):
         micro_batches(feed, Split(16))
-    assert server.asked["train-0004.tar"] == 1
     write(root)
-    server.failures["train-0004.tar"] = 3
+    server.failures["train-0004.tar"] = 6  # two lanes may need it
     with pytest.raises(OSError, match=r"train-0004.tar cannot be read, in 3 attempts: the connection ended after"):
         micro_batches(feed, Split(16))
-    assert server.failures["train-0004.tar"] == 0
+    assert server.failures["train-0004.tar"] <= 3
     with pytest.raises(ValueError, match="cannot be searched for at a remote address"):
         shards(server.address, train="train-*.tar")
 
