@@ -8,16 +8,18 @@ times, so that more is read than a processor's caches hold; it stays in the page
 """
 
 import argparse
+import io
 import json
 import os
 import platform
 import shutil
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count, repeat
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,16 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from opencrate.data.crops import Interpolation, crop_and_resize, crop_boxes
-from opencrate.data.feed import Split
+from opencrate.data.feed import Batch, Feed, Split
+from opencrate.data.loading import Loaded
 from opencrate.data.packed import INDEX, TARGETS, Index, Packed, Shard, pack
 from opencrate.data.pictures import Folder
 from opencrate.data.settings import Augmentation, Dataset
+from opencrate.data.shards import Shards
+from opencrate.engine.building import build_model, build_optimizer, compile_model
+from opencrate.engine.stepping import Stepper
+from opencrate.engine.world import World
+from opencrate.recipes import Model, Optim, Recipe
 
 MODES: tuple[Interpolation, ...] = ("bicubic", "bilinear")
 SIDE, SIZE = 256, 224
@@ -41,6 +49,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a folder of pictures for each class")
     parser.add_argument("--copies", type=int, default=8, help="of the packed set, 0.2 GB each for 1,000 pictures")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--model", default="crate_base_patch16_224", help="that is trained from the packed set")
     parser.add_argument("--seconds", type=float, default=10, help="that each speed is measured for")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--temporary", type=Path, help="where the packed set is written for a while")
@@ -50,13 +59,21 @@ def main() -> None:
     figures: dict[str, Any] = {"machine": machine(device), "pictures": len(pictures), "batch": arguments.batch}
     with tempfile.TemporaryDirectory(dir=arguments.temporary) as temporary:
         figures |= decoding(pictures, arguments.seconds)
+        figures |= loading(pictures, Path(temporary), arguments.seconds)
         figures |= packing(pictures, Path(temporary))
         copied(Path(temporary) / "train", arguments.copies)
         figures |= feeding(Path(temporary), len(pictures.classes), arguments.batch, arguments.seconds, device)
+        figures |= training(Path(temporary), arguments.model, arguments.batch, arguments.seconds, device)
     figures |= quality(pictures, device)
     width = max(map(len, figures))
     for name, value in figures.items():
-        print(f"{name:<{width}}  {value:,.1f}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+        print(
+            f"{name:<{width}}  {value:,.3f}"
+            if name == "ratio"
+            else f"{name:<{width}}  {value:,.1f}"
+            if isinstance(value, float)
+            else f"{name:<{width}}  {value}"
+        )
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
@@ -103,6 +120,32 @@ def decoding(pictures: Folder, seconds: float) -> dict[str, float]:
     return figures
 
 
+def loading(pictures: Folder, root: Path, seconds: float) -> dict[str, float]:
+    """The feeds without workers: decode, crop, flip and normalise, from files and from a WebDataset shard of them."""
+    data = Dataset(num_classes=len(pictures.classes), size=SIZE, root=str(root), train="shard.tar")
+    with tarfile.open(root / "shard.tar", "w") as tar:
+        for i in range(len(pictures)):
+            for name, content in (
+                ("jpg", Path(pictures.name(i)).read_bytes()),
+                ("cls", str(pictures.target(i)).encode()),
+            ):
+                member = tarfile.TarInfo(f"{i:08d}.{name}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    threads, split = torch.get_num_threads(), Split(32)
+    torch.set_num_threads(1)
+    feeds: dict[str, Feed] = {
+        "folder": Loaded(pictures, data, Augmentation(), True),
+        "WebDataset": Shards(data, Augmentation(), True),
+    }
+    figures = {}
+    for name, feed in feeds.items():
+        batches = (len(targets) for epoch in count() for _, targets in feed.train(epoch, 0, split))
+        figures[f"{name} feed, img/s a core"] = rate(batches, seconds, torch.device("cpu"), 2)
+    torch.set_num_threads(threads)
+    return figures
+
+
 def packing(pictures: Folder, root: Path) -> dict[str, float]:
     figures = {}
     for split, workers in (("one", 1), ("train", os.cpu_count() or 1)):
@@ -131,7 +174,7 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
     data, figures = Dataset(name="packed", root=str(root), num_classes=classes, size=SIZE), {}
     split = Split(batch)
     for mode in MODES:
-        feed = Packed(data, Augmentation(interpolation=mode), True, device=device)
+        feed = Packed(data, Augmentation(interpolation=mode), True, device=device, compiled=device.type == "cuda")
 
         def batches(prepare: Callable[[Tensor, Tensor], Any], feed: Packed = feed) -> Iterable[int]:
             """As `Packed.train`, of an epoch without end: a small set's own would be over before it is warm."""
@@ -141,14 +184,42 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
         def crops(feed: Packed = feed) -> Iterable[int]:
             images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
             numbers = next(feed._draws(0, 0, split))[1].to(device)
-            while feed._vary(images, numbers):
+            while feed.vary(images, numbers):
                 yield batch
 
         if mode == MODES[0]:
             figures["read and move to the device, img/s"] = rate(batches(lambda i, n: (i, n)), seconds, device, 4)
         figures[f"crop {mode}, img/s"] = rate(crops(), seconds, device)
-        figures[f"Packed.train {mode}, img/s"] = rate(batches(feed._vary), seconds, device, 4)
+        figures[f"Packed.train {mode}, img/s"] = rate(batches(feed.vary), seconds, device, 4)
     return figures
+
+
+def training(root: Path, model: str, batch: int, seconds: float, device: torch.device) -> dict[str, float]:
+    """Training steps on one batch that stays on the device, and on batches from the packed set, in alternation."""
+    cuda = device.type == "cuda"
+    recipe = Recipe(
+        name="feeding",
+        model=Model(model),
+        data=Dataset("packed", str(root), num_classes=1000, size=SIZE),
+        optim=Optim(batch=batch),
+        precision="bf16" if cuda else "fp32",
+        compile=cuda,
+    )
+    world, feed = World(0, 1, device), Packed(recipe.data, recipe.augment, True, device=device, compiled=cuda)
+    network = build_model(recipe).to(device)
+    if recipe.compile:
+        compile_model(network)
+    stepper = Stepper(network, build_optimizer(recipe, network), recipe, Split(batch), world)
+    packed = (found for epoch in count() for found in feed.train(epoch, 0, Split(batch)))
+    same = repeat(next(packed))
+
+    def speed(source: Iterator[Batch]) -> float:
+        return rate((batch for step in count() if stepper.step(source, step)), seconds, device, 4)
+
+    rounds = [(speed(same), speed(packed)) for _ in range(3)]
+    figures = {f"train {model} on one batch, img/s": mean(a for a, _ in rounds)}
+    figures[f"train {model} from the packed set, img/s"] = mean(b for _, b in rounds)
+    return figures | {"ratio": median(b / a for a, b in rounds)}
 
 
 def quality(pictures: Folder, device: torch.device) -> dict[str, float]:

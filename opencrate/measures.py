@@ -25,13 +25,14 @@ from torch.nn.functional import normalize
 
 from .blocks import Layer
 from .models import CRATE, Step, trajectory
-from .objective import nonzero_fraction, subspace_coding_rate
+from .objective import nonzero_fraction
 from .objective.rates import coding_rate, project, require_positive
 from .operators.table import suggestion
 
 __all__ = ["DEFINITIONS", "Definition", "LayerTable", "definition_named", "layerwise", "measure"]
 
 MEASURES = ("Rc", "nonzero")
+TOGETHER = 2**28  # bytes of projected tokens whose rates are taken together
 
 
 @dataclass(frozen=True)
@@ -72,22 +73,30 @@ def definition_named(definition: str | Definition) -> Definition:
 
 def measure(step: Step, layer: Layer, definition: Definition) -> dict[str, Tensor]:
     """R^c and the non-zero fraction of every sample in a step of a trajectory, each (b,)."""
+    return {"Rc": _rate(_projected(step, layer, definition), layer, definition), "nonzero": _nonzero(step, definition)}
+
+
+def _projected(step: Step, layer: Layer, definition: Definition) -> Tensor:
+    """Z U_k of the tokens that the definition names, (b, k, n, p)."""
     tokens: Tensor = getattr(step, definition.site)
     if definition.norm:
         tokens = layer.compress.norm(tokens)
-    codes = step.Z_next
     if not definition.class_token:
-        tokens, codes = tokens[:, 1:], codes[:, 1:]
-    return {"Rc": _rate(tokens, layer.U, definition), "nonzero": nonzero_fraction(codes)}
+        tokens = tokens[:, 1:]
+    return (
+        normalize(project(tokens, layer.U), dim=-1) if definition.unit else project(tokens.double(), layer.U.double())
+    )
 
 
-def _rate(tokens: Tensor, U: Tensor, definition: Definition) -> Tensor:
-    if not definition.unit:
-        return subspace_coding_rate(tokens, U, definition.eps, scaling=definition.scaling)
-    V = normalize(project(tokens, U), dim=-1)  # (b, k, n, p)
+def _nonzero(step: Step, definition: Definition) -> Tensor:
+    return nonzero_fraction(step.Z_next if definition.class_token else step.Z_next[:, 1:])
+
+
+def _rate(V: Tensor, layer: Layer, definition: Definition) -> Tensor:
+    """R^c of projected tokens (…, k, n, p), of one layer or of several together."""
+    d, p = layer.U.shape[1:]
     # coding_rate scales with the dimension of what it is given, p; scaling by d is the same with ε·√(p/d).
-    eps = definition.eps * (math.sqrt(U.shape[2] / U.shape[1]) if definition.scaling == "d" else 1.0)
-    return coding_rate(V, eps).sum(-1)
+    return coding_rate(V, definition.eps * (math.sqrt(p / d) if definition.scaling == "d" else 1.0)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,19 @@ def layerwise(
         model.train(was_training)
 
 
+def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
+    """Every measure of every layer and sample. Rates of several layers are taken together: on a GPU, one small batch of
+    matrices costs as much time as twelve."""
+    rates, fractions, waiting = [], [], list[Tensor]()
+    for step, layer in zip(trajectory(model, images), layers, strict=True):
+        waiting.append(_projected(step, layer, definition))
+        fractions.append(_nonzero(step, definition))
+        if step.layer == len(layers) or sum(V.nbytes for V in waiting) > TOGETHER:
+            rates.append(_rate(torch.stack(waiting), layer, definition))  # (layers, b)
+            waiting.clear()
+    return torch.stack([torch.cat(rates).double(), torch.stack(fractions).double()], dim=1)
+
+
 def _accumulate(model: CRATE, batches: Iterable[Any], definition: Definition, samples: int | None) -> LayerTable:
     count, layers = 0, cast("list[Layer]", list(model.blocks))
     mean = torch.zeros(len(model.blocks), len(MEASURES), dtype=torch.float64)
@@ -155,13 +177,7 @@ def _accumulate(model: CRATE, batches: Iterable[Any], definition: Definition, sa
         if len(images) == 0:
             continue
         images = images.to(model.cls_token.device, model.cls_token.dtype if images.is_floating_point() else None)
-        values = torch.stack(
-            [
-                torch.stack([found[name].double() for name in MEASURES])
-                for step, layer in zip(trajectory(model, images), layers, strict=True)
-                for found in [measure(step, layer, definition)]
-            ]
-        ).cpu()  # (layer, measure, sample)
+        values = _values(model, layers, images, definition).cpu()  # (layer, measure, sample)
         new, total = values.shape[-1], count + values.shape[-1]
         shift = values.mean(-1) - mean
         squares += (values - values.mean(-1, keepdim=True)).square().sum(-1) + shift.square() * count * new / total

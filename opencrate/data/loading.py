@@ -50,8 +50,9 @@ class Loaded(Feed):
         return len(self.pictures)
 
     def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
-        samples = order(len(self), self.seed, epoch)[start * split.batch : self.steps(split.batch) * split.batch]
-        shares = (mine for batch in samples.split(split.batch) for mine in split.micro_batches(batch))
+        samples, steps = order(len(self), self.seed, epoch), range(start, self.steps(split.batch))
+        batches = (samples[step * split.batch :][: split.batch] for step in steps)
+        shares = (mine for batch in batches for mine in split.micro_batches(batch))
         return self._batches([(number, epoch) for number in share.tolist()] for share in shares)
 
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:

@@ -4,21 +4,19 @@ A split is a folder of images-00000.npy, … of (n, side, side, c), targets.npy 
 folder without it is not whole. What `pack` has done so far is in unfinished.json, and packing again continues after the
 last whole shard.
 
-Rows are read by `preadv`, not through a memory map: it is as fast from the page cache, needs no page table of the set's
-size, and a disk that fails is an error that can be told, not a signal that ends the process. A crop is of the central
-square, which is what the shards hold; a resized crop of a whole picture may see its ends too.
+The shards are mapped into memory. A crop is of the central square, which is what they hold; a resized crop of a whole
+picture may see its ends too.
 """
 
 import hashlib
 import json
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,7 +98,7 @@ def pack(
     directory: str | Path,
     side: int = 256,
     in_chans: int = 3,
-    shard: int = 4096,
+    shard: int = 16384,
     broken: float = 0.01,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -108,7 +106,7 @@ def pack(
     """Writes the pictures' central squares, `side` pixels wide, to `directory`, and continues where it was interrupted.
 
     Args:
-        shard: pictures for a file; 4096 of 256 × 256 are 0.8 GB.
+        shard: pictures for a file; 16,384 of 256 × 256 are 3.2 GB.
         broken: the share of pictures that may fail to decode.
         workers: threads; PIL decodes and resizes outside Python's lock. All cores, unless told.
         progress: told after every shard how many of how many pictures are done.
@@ -276,7 +274,13 @@ class Packed(Feed):
     """A packed split. What is random about a global batch is drawn for the whole of it, from seed, epoch and step."""
 
     def __init__(
-        self, data: Dataset, augment: Augmentation, training: bool, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        data: Dataset,
+        augment: Augmentation,
+        training: bool,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        compiled: bool = False,
     ) -> None:
         if training and augment.randaugment:
             raise ValueError("packed pictures are varied on the device, which does not know augment.randaugment")
@@ -288,21 +292,21 @@ class Packed(Feed):
             raise ValueError(f"{self.folder} has {self.index.channels} channels and data.in_chans is {data.in_chans}")
         self.data, self.augment, self.seed, self.device = data, augment, seed, torch.device(device)
         self.targets = _read_targets(self.folder, self.index)
-        self.first = np.cumsum([0, *(shard.count for shard in self.index.shards)])  # picture of every shard
-        self.files: list[tuple[int, int]] = []  # descriptors, and where the pictures begin
-        weakref.finalize(self, _close, self.files)
-        self.files.extend(_open_shard(self.folder, shard, self.index) for shard in self.index.shards)
+        self.first = torch.tensor([0, *(shard.count for shard in self.index.shards)]).cumsum(0)  # of every shard
+        self.pixels = [_open_shard(self.folder, shard, self.index) for shard in self.index.shards]
         mean, std = (torch.tensor(v, device=self.device).view(-1, 1, 1) for v in (data.mean, data.std))
         self.scale, self.shift = 1 / (255 * std), -mean / std
         side, mode, dtype = self.index.side, augment.interpolation, product_dtype(self.device)
         self.whole = centre_weights(side, data.size, data.size, mode, dtype, self.device)
         self.centre = centre_weights(side, data.size, round(data.size / data.crop_pct), mode, dtype, self.device)
+        # One by one, the operations that make the weights take four times as long as the products that they are for.
+        self.vary = torch.compile(self._vary, dynamic=False) if compiled else self._vary
 
     def __len__(self) -> int:
         return self.index.count
 
     def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
-        return self._batches(self._draws(epoch, start, split), split.micro_batch, self._vary)
+        return self._batches(self._draws(epoch, start, split), split.micro_batch, self.vary)
 
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         shares = torch.arange(rank, len(self), world).split(batch)
@@ -366,16 +370,19 @@ class Packed(Feed):
                 stream.synchronize()  # before the slots' memory is given to others
 
     def _read(self, turn: "tuple[_Slot, Tensor, Tensor]") -> "_Slot":
-        """In a thread: the pictures into the slot's memory, and on to the device."""
+        """In a thread: the pictures into the slot's memory, shard by shard, and on to the device.
+
+        One call for each shard, which copies its pictures without Python's lock: the loop that launches kernels needs
+        it, and picture by picture the threads would take it from there 10,000 times a second.
+        """
         slot, samples, numbers = turn
-        slot.fill(numbers)
-        shards = np.searchsorted(self.first, samples.numpy(), "right") - 1
-        rows = samples.numpy() - self.first[shards]
-        bytes_each = self.index.side**2 * self.index.channels
-        for view, shard, row in zip(slot.views, shards.tolist(), rows.tolist(), strict=False):
-            file, offset = self.files[shard]
-            if os.preadv(file, [view], offset + row * bytes_each) != bytes_each:
-                raise ValueError(f"{self.folder / self.index.shards[shard].file} ends before its picture {row}")
+        samples, sequence = samples.sort()
+        slot.fill(numbers, sequence)
+        ends = torch.searchsorted(samples, self.first).tolist()
+        for shard, (begin, end) in enumerate(pairwise(ends)):
+            if begin < end:
+                rows = samples[begin:end] - self.first[shard]
+                torch.index_select(self.pixels[shard], 0, rows, out=slot.rows[begin:end])
         slot.send()
         return slot
 
@@ -390,19 +397,22 @@ class _Slot:
         self.device, self.stream, self.count = device, stream, 0
         self.host = (
             torch.empty(shape, dtype=torch.uint8, pin_memory=stream is not None),
-            torch.empty(shape[0], NUMBERS, dtype=torch.int64, pin_memory=stream is not None),
+            torch.empty(shape[0], NUMBERS + 1, dtype=torch.int64, pin_memory=stream is not None),
         )
-        self.views = [memoryview(row) for row in self.host[0].numpy()]
+        self.rows = self.host[0].flatten(1)
+        self.there = self.host
         if stream:
-            self.there = tuple(torch.empty_like(t, device=device) for t in self.host)
+            self.there = tuple(torch.empty_like(t, device=device) for t in self.host)  # type: ignore[assignment]
             self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
             self.release()
 
-    def fill(self, numbers: Tensor) -> None:
+    def fill(self, numbers: Tensor, sequence: Tensor) -> None:
+        """The batch's numbers; its picture sequence[i] will be the i-th here."""
         if self.stream:
             self.sent.synchronize()
         self.count = len(numbers)
-        self.host[1][: self.count] = numbers
+        self.host[1][: self.count, :-1] = numbers
+        self.host[1][: self.count, -1] = sequence.argsort()
 
     def send(self) -> None:
         if self.stream:
@@ -413,10 +423,11 @@ class _Slot:
                 self.sent.record(self.stream)
 
     def take(self) -> tuple[Tensor, Tensor]:
+        """The batch in its own order, on the device."""
         if self.stream:
             torch.cuda.current_stream(self.device).wait_event(self.sent)
-            return self.there[0][: self.count], self.there[1][: self.count]
-        return self.host[0][: self.count].to(self.device), self.host[1][: self.count].to(self.device)
+        images, numbers = self.there
+        return images[numbers[: self.count, -1]], numbers[: self.count, :-1].clone()
 
     def release(self) -> None:
         if self.stream:
@@ -431,20 +442,16 @@ def _open_index(folder: Path) -> Index:
     raise ValueError(f"{folder} holds no packed pictures: write them with `opencrate pack`")
 
 
-def _open_shard(folder: Path, shard: Shard, index: Index) -> tuple[int, int]:
-    """A shard's file descriptor and where its pictures begin."""
+def _open_shard(folder: Path, shard: Shard, index: Index) -> Tensor:
+    """A shard's pictures (n, bytes), mapped into memory."""
     if damage := _damage(folder, shard):
         raise ValueError(f"{damage}: run `opencrate pack` again to repair it")
     with (folder / shard.file).open("rb") as file:
         shape, dtype = _read_header(file)
         if shape != (shard.count, index.side, index.side, index.channels) or dtype != np.uint8:
             raise ValueError(f"{file.name} holds {dtype} of {shape}, which is not what {INDEX} says")
-        return os.dup(file.fileno()), file.tell()
-
-
-def _close(files: list[tuple[int, int]]) -> None:
-    for file, _ in files:
-        os.close(file)
+        content = torch.from_file(file.name, shared=False, size=shard.size, dtype=torch.uint8)
+        return content[file.tell() :].view(shard.count, -1)
 
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -14,7 +14,7 @@ from ..models import CRATE, load
 from ..operators.table import suggestion
 from ..recipes import Recipe
 
-__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_layers", "load_any"]
+__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_model", "load_any"]
 
 
 def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
@@ -113,7 +113,8 @@ def build_schedule(
     )
 
 
-def compile_layers(model: nn.Module) -> None:
-    """Compile the layers, in place: they share one compiled form, which is ready in a fraction of the time."""
-    for layer in getattr(model, "blocks", None) or [model]:
-        layer.compile()
+def compile_model(model: nn.Module, whole: bool = True) -> None:
+    """Compile the network in place: as a whole, or layer by layer, so that gradients leave for other processes early."""
+    layers = None if whole else getattr(model, "blocks", None)
+    for part in [model] if layers is None else layers:
+        part.compile()

@@ -55,7 +55,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:
     split = split_for(recipe, options, world)
     workers = options.workers if options.workers is not None else min(16, _cores() // _local_processes())
-    feeds = open_feeds(recipe.data, recipe.augment, recipe.seed, world.device, workers)
+    feeds = open_feeds(recipe.data, recipe.augment, recipe.seed, world.device, workers, recipe.compile)
     if feeds[0].steps(recipe.optim.batch) == 0:
         raise ValueError(
             f"the training split has {len(feeds[0])} pictures, fewer than a batch of {recipe.optim.batch}:"

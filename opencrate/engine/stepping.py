@@ -51,12 +51,12 @@ class Stepper:
         self.model, self.optimizer, self.recipe, self.split, self.world = model, optimizer, recipe, split, world
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
         self.mixup = _mixup(recipe)
-        self.graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
-        self.passes: _Pass = _GraphedPass(self) if self.graphs else _Pass(self)
+        graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
+        self.passes: _Pass = _GraphedPass(self) if graphs else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
         """Take this process's micro-batches of step `number` and move the weights, unless the loss is not finite."""
-        self.optimizer.zero_grad(set_to_none=not self.graphs)
+        self.passes.clear()
         tally = torch.zeros(4, device=self.world.device)  # loss, correct, stop, save
         for part in range(self.split.parts):
             images, targets = self.mix(*next(batches), number)
@@ -127,6 +127,10 @@ class _Pass:
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
 
+    def clear(self) -> None:
+        """Forget the gradients of the step before."""
+        self.stepper.optimizer.zero_grad(set_to_none=True)
+
     def forward(self, images: Tensor, targets: Tensor) -> Tensor:
         self.scalar, report = self.stepper.loss(images, targets)
         return report
@@ -138,12 +142,17 @@ class _Pass:
 class _GraphedPass(_Pass):
     """The same, recorded once as two CUDA graphs and replayed: for steps in which launching takes longer than running.
 
-    They read fixed memory: a batch is copied there. Gradients are added to where they were when it was recorded.
+    They read and write fixed memory: a batch is copied there, and gradients are found where they were recorded.
     """
 
     def __init__(self, stepper: Stepper) -> None:
         super().__init__(stepper)
         self.forward_graph: Any = None
+        self.adds = stepper.split.parts > 1
+
+    def clear(self) -> None:
+        if self.adds:
+            self.stepper.optimizer.zero_grad(set_to_none=False)
 
     def forward(self, images: Tensor, targets: Tensor) -> Tensor:
         if self.forward_graph is None:
@@ -161,17 +170,18 @@ class _GraphedPass(_Pass):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.random.fork_rng(devices=[images.device]), torch.cuda.stream(stream):
-            for _ in range(WARM_UP):  # compiles, fills caches, allocates the gradients
+            for _ in range(WARM_UP):  # compiles and fills caches
                 super().forward(self.images, self.targets)
                 super().backward()
+        del self.scalar  # and with it what autograd remembers of the warm-up
         torch.cuda.current_stream().wait_stream(stream)
-        self.stepper.optimizer.zero_grad(set_to_none=False)
+        # With one micro-batch the recorded pass writes the gradients, with several it adds to them.
+        self.stepper.optimizer.zero_grad(set_to_none=not self.adds)
         self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.forward_graph):
+        with torch.cuda.graph(self.forward_graph, stream=stream):
             self.report = super().forward(self.images, self.targets)
-        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool()):
+        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool(), stream=stream):
             super().backward()
-        self.stepper.optimizer.zero_grad(set_to_none=False)
 
 
 def _mixup(recipe: Recipe) -> Mixup | None:

@@ -27,7 +27,7 @@ from ..data import Feed, Split
 from ..measures import layerwise
 from ..models import CRATE, save_pretrained
 from ..recipes import Recipe
-from .building import build_model, build_optimizer, build_schedule, compile_layers
+from .building import build_model, build_optimizer, build_schedule, compile_model
 from .checkpoints import Checkpoints, random_states, restore_random_states, seed_process
 from .evaluation import evaluate
 from .folder import RunFolder
@@ -73,7 +73,7 @@ class Training:
             raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
         self.ema = ModelEmaV3(plain, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
         if recipe.compile:
-            compile_layers(plain)
+            compile_model(plain, whole=world.size == 1)
         self.model = distribute(plain, options.parallel, world)
         self.optimizer = build_optimizer(recipe, self.model)
         self.schedule = build_schedule(recipe, self.optimizer, self.steps_per_epoch)
@@ -223,7 +223,8 @@ class Training:
                 images = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))[0]
                 self.probe_images = images
                 begun = time.perf_counter()
-            table = layerwise(cast(CRATE, model), self.probe_images, self.recipe.definition)
+            with torch.compiler.set_stance("force_eager"):
+                table = layerwise(cast(CRATE, model), self.probe_images, self.recipe.definition)
             self.table = table
             self.journal.layers(table, self.step, epoch, time.perf_counter() - begun)
 

@@ -225,13 +225,6 @@ class TestOpen:
         with pytest.raises(ValueError, match=file):
             Packed(settings(tmp_path / "packed"), Augmentation(), True)
 
-    def test_files_are_closed(self, packed):
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        feed = Packed(settings(packed), Augmentation(), True)
-        assert len(list(Path("/proc/self/fd").iterdir())) == before + 4
-        del feed
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
-
 
 class TestTrain:
     @pytest.mark.parametrize("crop", ["resized", "padded", "none"])

@@ -1,17 +1,9 @@
 """One process or many, one micro-batch or several, whole or in shards: the same losses to rounding."""
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
-from opencrate.recipes import recipe_text
-from tests.engine.test_killing import require_equal_runs
-from tests.runs import losses, metrics, run_processes, small_options, small_recipe
+from tests.runs import losses, run_processes, small_options, small_recipe
 
 TWENTY = {"epochs": 4, "warmup_epochs": 1}  # 36 steps, of which the first twenty are compared
 
