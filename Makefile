@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-gpu lint format timm-suite clean
+.PHONY: help setup demo denoise test test-gpu lint format timm-suite clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -22,7 +22,11 @@ $(READY): pyproject.toml
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	touch $(READY)
 
-demo: $(READY)  ## draw noisy tokens as they move onto their subspaces
+demo: $(READY)  ## train the embedded digits, and look inside: out/digits
+	$(BIN)/opencrate train digits --out out/digits --evaluate-epochs 5
+	$(BIN)/opencrate describe out/digits/model
+
+denoise: $(READY)  ## draw noisy tokens as they move onto their subspaces: out/denoising.png
 	$(BIN)/python examples/denoising.py
 
 test: $(READY)  ## all tests but those that need a GPU

@@ -120,6 +120,11 @@ class LayerTable:
         """Plain values, for a JSON file."""
         return {"definition": asdict(self.definition), "samples": self.samples, "rows": list(self.rows)}
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "LayerTable":
+        """The table that `to_dict` gave."""
+        return cls(Definition(**values["definition"]), values["samples"], tuple(values["rows"]))
+
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2)
 

@@ -83,3 +83,39 @@ def metrics(folder: Path, kind: str) -> list[dict]:
 
 def losses(folder: Path) -> list[float]:
     return [found["loss"] for found in metrics(folder, "train")]
+
+
+def command(arguments: list, folder: Path, memory: int | None = None, wait: bool = True):
+    """`opencrate …` in a process of its own; returns (exit code, what it printed), or the process if not to wait.
+
+    `memory` is how many bytes it may take beyond what it has.
+    """
+    log = folder / f"command-{len(list(folder.glob('command-*.txt')))}.txt"
+    process = FORKS.Process(target=_command, args=([str(a) for a in arguments], str(log), memory))
+    process.start()
+    if not wait:
+        return process, log
+    process.join(200)
+    return process.exitcode, log.read_text()
+
+
+def _command(arguments: list[str], log: str, memory: int | None) -> None:
+    import resource
+
+    from opencrate.cli import main
+
+    file = os.open(log, os.O_CREAT | os.O_WRONLY)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    torch.set_num_threads(1)
+    if memory is not None:
+        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+    main(arguments)
+
+
+SMALL = [
+    *("train", "digits", "--name", "small", "--model.embed-dim", "16", "--model.depth", "2", "--model.num-heads", "2"),
+    *("--optim.batch", "144", "--schedule.warmup-epochs", "1", "--probe", "8", "--device", "cpu", "--log-steps", "1"),
+    *("--no-tensorboard", "--save-steps", "3", "--optim.lr", "1e-3", "--augment.mixup", "0"),
+]

@@ -56,8 +56,8 @@ class Loaded(Feed):
         return self._batches([(number, epoch) for number in share.tolist()] for share in shares)
 
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        shares = torch.arange(rank, len(self), world).split(batch)
-        return self._batches([(number, -1) for number in share.tolist()] for share in shares)
+        shares = torch.arange(len(self))[rank::world].split(batch)
+        return self._batches([(number, -1) for number in share.tolist()] for share in shares if len(share))
 
     def _batches(self, batches: Iterable[list[Sample]]) -> Iterator[Batch]:
         loader = DataLoader(
@@ -68,9 +68,11 @@ class Loaded(Feed):
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
         )
-        for images, targets, broken in loader:
+        for images, targets, broken in _in_one_sentence(loader):
             for name, reason in broken:
                 self.broken.add(name, reason)
+            if len(self.broken) == len(self):
+                raise ValueError(f"none of {len(self)} pictures decodes")
             images, targets = (t.to(self.device, non_blocking=True) for t in (images, targets))
             yield (images.float() - self.mean) / self.std, targets
 
@@ -92,11 +94,11 @@ class _Decoding(TorchDataset[Decoded]):
             except (OSError, ValueError) as error:
                 broken.append((self.pictures.name(i), str(error)))
                 if epoch < 0:
-                    return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, broken
+                    break
                 continue
             with seeded(self.seed, max(epoch, 0), number):
                 return self.transform(image), self.pictures.target(i), broken
-        raise ValueError(f"none of {len(self.pictures)} pictures decodes")
+        return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, broken
 
 
 class seeded:
@@ -115,6 +117,14 @@ class seeded:
         random.setstate(self.before[0])
         np.random.set_state(self.before[1])
         torch.set_rng_state(self.before[2])
+
+
+def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches; it wraps what a worker says in the worker's traceback, of which it is the last line."""
+    try:
+        yield from loader
+    except ValueError as error:
+        raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
 
 
 def _collate(samples: list[Decoded]) -> tuple[Tensor, Tensor, list[Any]]:

@@ -332,7 +332,7 @@ class Packed(Feed):
         return torch.cat([shifts, torch.full((count, 2), size)], 1)
 
     def _vary(self, images: Tensor, numbers: Tensor) -> Batch:
-        boxes, flips = numbers[:, 2:], numbers[:, 1] == 1
+        images, boxes, flips = images[numbers[:, -1]], numbers[:, 2:-1], numbers[:, 1] == 1
         if self.augment.crop == "resized":
             crops = crop_and_resize(images, boxes, flips, self.data.size, self.augment.interpolation)
         else:
@@ -341,7 +341,7 @@ class Packed(Feed):
         return self._normalise(crops), numbers[:, 0].clone()
 
     def _centre(self, images: Tensor, numbers: Tensor) -> Batch:
-        crops = resample(images, self.centre[None], self.centre[None])
+        crops = resample(images[numbers[:, -1]], self.centre[None], self.centre[None])
         return self._normalise(crops), numbers[:, 0].clone()
 
     def _normalise(self, crops: Tensor) -> Tensor:
@@ -353,6 +353,9 @@ class Packed(Feed):
         self, batches: Iterable[tuple[Tensor, Tensor]], size: int, prepare: Callable[[Tensor, Tensor], Batch]
     ) -> Iterator[Batch]:
         """Reads ahead in threads, which end with this generator, however it ends."""
+        for shard in self.index.shards:  # reading a mapped file that has become shorter would end the process
+            if damage := _damage(self.folder, shard):
+                raise ValueError(f"{damage}: it was changed while it was in use")
         stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         shape = (size, self.index.side, self.index.side, self.index.channels)
         slots = [_Slot(shape, self.device, stream) for _ in range(AHEAD)]
@@ -423,11 +426,10 @@ class _Slot:
                 self.sent.record(self.stream)
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """The batch in its own order, on the device."""
+        """Pictures in the order of the files, and numbers in the batch's, the last of which is the picture's place."""
         if self.stream:
             torch.cuda.current_stream(self.device).wait_event(self.sent)
-        images, numbers = self.there
-        return images[numbers[: self.count, -1]], numbers[: self.count, :-1].clone()
+        return self.there[0][: self.count], self.there[1][: self.count]
 
     def release(self) -> None:
         if self.stream:

@@ -7,12 +7,13 @@ does not decode is counted, named in the log and left out, and only too many of 
 import gzip
 import io
 import logging
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ..operators.table import suggestion
 from . import digits
@@ -32,7 +33,7 @@ __all__ = [
 log = logging.getLogger("opencrate")
 
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")
-TORCHVISION = ("cifar10", "cifar100", "mnist", "fashion_mnist", "flowers102", "pets", "imagenet")
+IDX_AXES = {"images-idx3": 3, "labels-idx1": 1}
 
 
 class Pictures(Protocol):
@@ -69,17 +70,30 @@ class Broken:
 
 def decode(content: bytes, in_chans: int = 3) -> Image.Image:
     """A picture from a file's bytes, in colour or grey; whatever is wrong with it is a ValueError."""
+    if not content:
+        raise ValueError("it is empty")
     try:
         with Image.open(io.BytesIO(content)) as image:
             image.load()
             return with_channels(image, in_chans)
-    except (OSError, ValueError, SyntaxError, IndexError, EOFError, Image.DecompressionBombError) as error:
-        reason = " ".join(str(error).split()).replace(f"{io.BytesIO()!r}"[:10], "it")
-        raise ValueError(reason.split(" <_io")[0] or type(error).__name__) from error
+    except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content
+        raise ValueError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """What Pillow says, in a line; of what it does not know, it prints an address in memory."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not a picture, or damaged from the start"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def with_channels(image: Image.Image, in_chans: int) -> Image.Image:
+    """In colour or grey, without transparency; of 16 bits the upper eight, where Pillow would clip to white."""
     mode = "L" if in_chans == 1 else "RGB"
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode == "P":
+        image = image.convert("RGBA")  # a palette may have transparent colours, of which Pillow would warn
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -107,6 +121,7 @@ class Folder:
 
     def __init__(self, directory: Path, in_chans: int) -> None:
         from timm.data.readers import create_reader
+        from timm.utils.misc import natural_key
 
         if not any(directory.iterdir()):
             raise ValueError(f"no pictures were found in {directory}: it is empty")
@@ -114,8 +129,14 @@ class Folder:
             reader = create_reader("", str(directory))
         except RuntimeError as error:  # timm's, for a folder without images
             raise ValueError(f"no pictures were found in {directory}, in a folder for each class") from error
-        self.samples: list[tuple[str, int]] = reader.samples
-        self.classes, self.in_chans = tuple(reader.class_to_idx), in_chans
+        # timm's order ignores case and leading zeros, and leaves A and a to chance, in each process anew
+        self.classes = tuple(sorted(reader.class_to_idx, key=lambda name: (natural_key(name), name)))
+        number = {reader.class_to_idx[name]: i for i, name in enumerate(self.classes)}
+        self.samples: list[tuple[str, int]] = [(file, number[target]) for file, target in reader.samples]
+        self.in_chans = in_chans
+        if "" in self.classes:  # timm's, of pictures beside the folders
+            stray = next(name for name, target in self.samples if not self.classes[target])
+            raise ValueError(f"{stray} is not in the folder of a class")
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -148,7 +169,10 @@ class Torchvision:
         return len(self.dataset)
 
     def picture(self, i: int) -> Image.Image:
-        image: Image.Image = self.dataset[i][0]
+        try:
+            image: Image.Image = self.dataset[i][0]
+        except Exception as error:  # as in decode
+            raise ValueError(_reason(error)) from error
         return image
 
     def target(self, i: int) -> int:
@@ -170,6 +194,8 @@ class HuggingFace:
             raise ValueError(
                 "Hugging Face datasets need the package 'datasets': pip install 'opencrate[data]'"
             ) from error
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"hfds/{name}, {split}, does not open: {' '.join(str(error).split())}") from error
         self.label, self.in_chans = f"hfds/{name}, {split}", in_chans
         features = self.reader.dataset.features[self.reader.label_key]
         self.targets = np.asarray(self.reader.dataset[self.reader.label_key])
@@ -179,8 +205,8 @@ class HuggingFace:
         return len(self.reader)
 
     def picture(self, i: int) -> Image.Image:
-        content = self.reader[i][0]
-        return decode(content.read(), self.in_chans) if hasattr(content, "read") else content
+        with self.reader[i][0] as file:
+            return decode(file.read(), self.in_chans)
 
     def target(self, i: int) -> int:
         return int(self.targets[i])
@@ -196,7 +222,7 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
     pictures: Pictures
     if data.name == "digits":
         pictures = Arrays(*digits.load(training), classes=digits.CLASSES, label="digit")
-    elif kind == "folder":
+    elif data.name == "folder":
         pictures = Folder(split_folder(Path(data.root).expanduser(), split), data.in_chans)
     elif data.name == "idx":
         pictures = _idx(Path(data.root).expanduser(), training)
@@ -263,7 +289,9 @@ def _torchvision(name: str, root: str, split: str) -> Any:
         raise ValueError(f"unknown torchvision dataset {name!r}{suggestion(name, builders)}")
     try:
         return builders[name]()
-    except (RuntimeError, OSError) as error:
+    except ImportError as error:
+        raise ValueError(f"torchvision's {name} needs the package {error.name!r}: pip install {error.name}") from error
+    except (RuntimeError, OSError, ValueError, EOFError) as error:
         raise ValueError(
             f"torchvision's {name} is not in {root!r}: give its folder, --data.root FOLDER"
             f" (torchvision says: {' '.join(str(error).split())})"
@@ -273,20 +301,22 @@ def _torchvision(name: str, root: str, split: str) -> Any:
 def _idx(root: Path, training: bool) -> Arrays:
     """MNIST's file format, gzipped or not: four bytes that tell the type and the axes, the axes, the values."""
     prefix = "train" if training else "t10k"
-    images, targets = (_idx_file(root, f"{prefix}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    images, targets = (_idx_file(root, f"{prefix}-{kind}-ubyte", axes) for kind, axes in IDX_AXES.items())
     if len(images) != len(targets):
         raise ValueError(f"{root} holds {len(images)} pictures and {len(targets)} classes for {prefix}")
-    return Arrays(images, targets, map(str, range(int(targets.max()) + 1)), f"{prefix}-images-idx3-ubyte")
+    classes = map(str, range(int(targets.max(initial=0)) + 1))
+    return Arrays(images, targets, classes, f"{prefix}-images-idx3-ubyte")
 
 
-def _idx_file(root: Path, name: str) -> np.ndarray:
+def _idx_file(root: Path, name: str, axes: int) -> np.ndarray:
     file = next((root / f for f in (name, f"{name}.gz") if (root / f).is_file()), None)
     if file is None:
         raise ValueError(f"{root} holds neither {name} nor {name}.gz")
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        axes = content[3]
+        if content[:4] != bytes([0, 0, 8, axes]):
+            raise ValueError(f"it does not begin as {axes} axes of bytes do")
         shape = np.frombuffer(content, ">u4", axes, 4)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-    except (ValueError, IndexError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}") from error

@@ -9,7 +9,7 @@ from torch import Tensor
 from .feed import Batch, Feed, Split, generator, order
 from .pictures import Broken, Pictures, with_channels
 from .settings import Augmentation, Dataset
-from .transforms import evaluation_transform
+from .transforms import Transform, evaluation_transform, whole_transform
 
 __all__ = ["Resident", "fits"]
 
@@ -35,10 +35,11 @@ class Resident(Feed):
         device: torch.device | str = "cpu",
     ) -> None:
         self.classes, self.seed, self.size = pictures.classes, seed, data.size
-        self.flip = augment.flip
+        self.flip = augment.flip if varied else 0.0
         self.padding = round(augment.padding * data.size) if varied and augment.crop == "padded" else 0
         self.broken = Broken(data.broken, len(pictures))
-        images, targets = self._decode(pictures, data)
+        prepared = whole_transform if varied else evaluation_transform
+        images, targets = self._decode(pictures, data, prepared(data, augment.interpolation))
         border = self.padding
         images = np.pad(images, ((0, 0), (0, 0), (border, border), (border, border)))
         self.images = torch.from_numpy(images).to(device)  # (n, c, H + 2·border, W + 2·border)
@@ -48,8 +49,7 @@ class Resident(Feed):
         self.channels = torch.arange(data.in_chans, device=device).view(1, -1, 1, 1)
         self.pixels = torch.arange(data.size, device=device)
 
-    def _decode(self, pictures: Pictures, data: Dataset) -> tuple[np.ndarray, np.ndarray]:
-        transform = evaluation_transform(data)
+    def _decode(self, pictures: Pictures, data: Dataset, transform: Transform) -> tuple[np.ndarray, np.ndarray]:
         images = np.empty((len(pictures), data.in_chans, data.size, data.size), np.uint8)
         targets = np.empty(len(pictures), np.int64)
         kept = 0
@@ -61,6 +61,8 @@ class Resident(Feed):
                 continue
             targets[kept] = pictures.target(i)
             kept += 1
+        if kept == 0:
+            raise ValueError(f"none of {len(pictures)} pictures decodes")
         return images[:kept], targets[:kept]
 
     def __len__(self) -> int:
@@ -78,8 +80,9 @@ class Resident(Feed):
                 yield self.crop(chosen, shifts[mine], flips[mine]), self.targets[chosen]
 
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        for chosen in torch.arange(rank, len(self), world, device=self.images.device).split(batch):
-            yield self.normalise(self.images[chosen]), self.targets[chosen]
+        for chosen in torch.arange(len(self), device=self.images.device)[rank::world].split(batch):
+            if len(chosen):  # more processes than pictures leave some without
+                yield self.normalise(self.images[chosen]), self.targets[chosen]
 
     def crop(self, chosen: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
         """Pictures `chosen` (b,), moved by `shifts` (b, 2) within their border and flipped where `flips` (b,)."""

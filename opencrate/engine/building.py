@@ -1,5 +1,6 @@
 """From a recipe to its parts: the network, the optimiser, the schedule. They come from timm and torch, not from us."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..recipes import Recipe
 
 __all__ = ["build_model", "build_optimizer", "build_schedule", "compile_model", "load_any"]
 
+_OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
+
 
 def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
     """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
@@ -30,6 +33,7 @@ def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
             recipe.model.name, img_size=data.size, in_chans=data.in_chans, num_classes=data.num_classes, **arguments
         )
     record: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
+    record = {key: value for key, value in record.items() if key not in _OF_TIMMS_WEIGHTS}
     record |= {"mean": data.mean, "std": data.std, "crop_pct": data.crop_pct, "num_classes": data.num_classes}
     record |= {"input_size": (data.in_chans, data.size, data.size), "interpolation": recipe.augment.interpolation}
     if len(classes) == data.num_classes:
@@ -45,18 +49,34 @@ def _created(name: str, **arguments: Any) -> nn.Module:
         if name not in timm.list_models():
             raise ValueError(f"unknown network {name!r}{suggestion(name, timm.list_models())}") from error
         raise ValueError(f"{name} cannot be built as the recipe says: {' '.join(str(error).split())}") from error
+    model.built_with = arguments  # type: ignore[assignment]  # what timm needs besides the name to build it again
     return model
 
 
 def load_any(path: str | Path) -> nn.Module:
-    """A checkpoint of ours or the authors', or any folder in timm's Hub layout (a baseline)."""
+    """A checkpoint of ours or the authors', or any folder in timm's Hub layout (a baseline), in evaluation mode."""
     folder = Path(path).expanduser()
-    if (folder / "config.json").is_file() and '"architecture": "crate_' not in (folder / "config.json").read_text():
-        return _created(f"local-dir:{folder}", pretrained=True)
-    for inside in ("model", "best"):  # a run's folder
+    for inside in ("", "model", "best"):  # the folder itself, or a run's
         if (folder / inside / "config.json").is_file():
-            return load_any(folder / inside)
+            return _baseline(folder / inside) or load(folder / inside)
     return load(path)
+
+
+def _baseline(folder: Path) -> nn.Module | None:
+    """The network in a folder that timm wrote, if it is another than ours."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if str(config["architecture"]).startswith("crate_"):
+            return None
+    except (ValueError, KeyError, TypeError):
+        return None  # `load` says what is wrong
+    try:
+        model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except Exception as error:  # a damaged file fails anywhere in the readers
+        raise ValueError(f"{folder} cannot be read as a checkpoint: {' '.join(str(error).split())}") from error
+    model.built_with = config.get("model_args", {})
+    network: nn.Module = model.eval()
+    return network
 
 
 def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]) -> nn.Module:
@@ -65,6 +85,9 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     if recipe.model.start == "CHECKPOINT":
         raise ValueError("fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT")
     model: Any = load_any(recipe.model.start).float().train()
+    architecture = model.pretrained_cfg["architecture"]
+    if recipe.model.name not in ("", architecture):
+        raise ValueError(f"model.name is {recipe.model.name} and the checkpoint's network {architecture}: leave it out")
     if arguments:
         raise ValueError(f"model.{next(iter(arguments))} cannot be changed: the network is the checkpoint's")
     channels = model.config()["in_chans"] if isinstance(model, CRATE) else model.pretrained_cfg["input_size"][0]
@@ -75,6 +98,8 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     if model.num_classes != data.num_classes or tuple(model.pretrained_cfg.get("label_names") or ()) != classes:
         model.reset_classifier(data.num_classes)
     model.set_input_size(data.size)
+    if not isinstance(model, CRATE):
+        model.built_with |= {"img_size": data.size, "num_classes": data.num_classes}
     return model
 
 
@@ -114,7 +139,7 @@ def build_schedule(
 
 
 def compile_model(model: nn.Module, whole: bool = True) -> None:
-    """Compile the network in place: as a whole, or layer by layer, so that gradients leave for other processes early."""
+    """Compile the network in place: as a whole, or layer by layer, so that gradients leave early."""
     layers = None if whole else getattr(model, "blocks", None)
     for part in [model] if layers is None else layers:
         part.compile()

@@ -5,6 +5,7 @@ least one whole checkpoint lies in the folder once the first was written, and th
 damaged later.
 """
 
+import errno
 import logging
 import os
 import random
@@ -47,8 +48,7 @@ class Checkpoints:
             _flush_folder(self.directory)
         except (OSError, RuntimeError) as error:
             scratch.unlink(missing_ok=True)
-            full = getattr(error, "errno", None) == 28 or shutil.disk_usage(self.directory).free < 2**20
-            reason = "the disk is full" if full else " ".join(str(error).split())
+            reason = "the disk is full" if _is_full(error) else " ".join(str(error).split())
             kept = self.steps()
             older = f"the one of step {kept[-1]} is intact" if kept else "there is none yet"
             raise OSError(f"the checkpoint of step {step} could not be written: {reason}; {older}") from error
@@ -81,13 +81,21 @@ class Checkpoints:
                 if state.get("format") == _FORMAT and state.get("step") == step:
                     return state
                 reason = "it is not one of this version"
-            except PermissionError:
+            except (PermissionError, MemoryError):
                 raise
             except Exception as error:  # a damaged file fails anywhere in the reader
                 reason = " ".join(str(error).split())[:100]
-            log.warning("the checkpoint %s is damaged (%s): the one before it is used", file, reason)
+            instead = "the one before it is used" if step != self.steps()[0] else "there is none before it"
+            log.warning("the checkpoint %s is damaged (%s): %s", file, reason, instead)
             file.replace(file.with_suffix(".damaged"))
         return None
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether the disk is full; torch hides the system's error behind one of its own."""
+    while error is not None and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        error = error.__context__
+    return error is not None
 
 
 def _require_sums(file: Path) -> None:

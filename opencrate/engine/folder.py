@@ -60,15 +60,26 @@ class RunFolder:
             raise ValueError(f"there is no run to resume in {self.path}")
         else:
             write_atomically(self.recipe, recipe_text(recipe))
-        starts = json.loads(self.record.read_text()) if self.record.is_file() else []
+        starts = _read_json(self.record, list) if self.record.is_file() else []
         write_atomically(self.record, json.dumps([*starts, provenance(recipe.seed, options)], indent=2) + "\n")
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run has come to its end."""
         if not self.result.is_file():
             return None
-        found: dict[str, Any] = json.loads(self.result.read_text())
+        found: dict[str, Any] = _read_json(self.result, dict)
         return found
+
+
+def _read_json(file: Path, kind: type) -> Any:
+    """What we wrote; the run does not need it, so that a damaged file may be deleted."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged ({error}): delete it, and the same command goes on") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{file} is damaged (it is no {kind.__name__}): delete it, and the same command goes on")
+    return found
 
 
 def provenance(seed: int, options: dict[str, Any]) -> dict[str, Any]:

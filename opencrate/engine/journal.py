@@ -13,6 +13,8 @@ from ..measures import LayerTable
 __all__ = ["Journal"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
+COLUMNS = 100  # of a table, of at most
+TOGETHER = 12  # layers side by side
 
 
 class Journal:
@@ -27,6 +29,7 @@ class Journal:
         self.progress: Progress | None = None
         self.task = TaskID(0)
         self.last_line = time.monotonic()
+        self.start_clock(step)
         if metrics is not None:
             _keep_until(metrics, step)
             self.file = metrics.open("a", encoding="utf-8")
@@ -51,14 +54,15 @@ class Journal:
                 if isinstance(value, int | float):
                     self.writer.add_scalar(f"{kind}/{name}", value, step)
 
-    def layers(self, table: LayerTable, step: int, epoch: int, seconds: float) -> None:
-        """The white box: R^c and non-zero fraction of every layer."""
+    def layers(self, table: LayerTable, step: int, epoch: int, seconds: float, shown: bool) -> None:
+        """The white box: R^c and non-zero fraction of every layer; always written down, on the terminal if `shown`."""
         self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
         if self.writer:
             for name, label in (("Rc", "Rc"), ("nonzero", "nonzero")):
                 for row in table.rows:
                     self.writer.add_scalar(f"{label}/layer_{row['layer']:02.0f}", row[name], step)
-        self.say(_small_table(table))
+        if shown:
+            self.say(_small_table(table))
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -105,16 +109,19 @@ class Journal:
 
 
 def _small_table(table: LayerTable) -> str:
-    """The layers side by side, a line for each measure."""
-    names, rates, fractions = ["layer"], ["R^c"], ["non-zero"]
-    for row in table.rows:
-        names.append(f"{row['layer']:.0f}")
-        rates.append(f"{row['Rc']:.4g}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}")
-        fractions.append(f"{row['nonzero']:.2f}".removeprefix("0"))
-    width = max(map(len, rates[1:] + fractions[1:])) + 1
+    """The layers side by side, a line for each measure; deep networks take several such rows."""
+    lines = {
+        "layer": [f"{row['layer']:.0f}" for row in table.rows],
+        "R^c": [f"{row['Rc']:.4g}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}" for row in table.rows],
+        "non-zero": [f"{row['nonzero']:.2f}".removeprefix("0") for row in table.rows],
+    }
+    heads = {name: f"  {name:<9}" for name in lines}
+    width = max(len(value) for values in lines.values() for value in values) + 1
+    together = min(TOGETHER, (COLUMNS - len(heads["layer"])) // width)
     return "\n".join(
-        "  " + line[0].ljust(9) + "".join(value.rjust(width) for value in line[1:])
-        for line in (names, rates, fractions)
+        heads[name] + "".join(value.rjust(width) for value in values[first : first + together])
+        for first in range(0, len(table.rows), together)
+        for name, values in lines.items()
     )
 
 
@@ -123,7 +130,7 @@ def _keep_until(metrics: Path, step: int) -> None:
     if not metrics.is_file():
         return
     kept = []
-    for line in metrics.read_text(encoding="utf-8").splitlines():
+    for line in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)

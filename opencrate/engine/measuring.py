@@ -44,6 +44,11 @@ class Measuring:
     batch: int = 256
     workers: int = 4
 
+    def __post_init__(self) -> None:
+        for name, least in (("knn", 0), ("samples", 1), ("batch", 1), ("workers", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+
 
 def run_of(checkpoint: str) -> Path | None:
     """The run's folder in which a checkpoint lies, if it does."""

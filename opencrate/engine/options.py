@@ -22,7 +22,7 @@ class Options:
         save_minutes: minutes between checkpoints within an epoch; there is one at the end of every epoch.
         save_steps: steps between checkpoints within an epoch, 0 for none.
         keep_epochs: keep the checkpoint of every n-th epoch for good, 0 for none.
-        evaluate_epochs: evaluate after every n-th epoch, and at the end.
+        evaluate_epochs: evaluate and show the layers after every n-th epoch, and at the end.
         log_steps: steps between lines of metrics.jsonl.
         tensorboard: write TensorBoard files, where it is installed.
     """

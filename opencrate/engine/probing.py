@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import torch
 from timm.data import RealLabelsImagenet
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, pad
 
 from ..data import Feed
 from ..data.loading import Loaded
@@ -81,7 +81,7 @@ def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", ba
         raise ValueError("ImageNet-ReaL goes by file names: give the folder of ImageNet's validation pictures")
     names = [feed.pictures.name(i) for i in range(len(feed))]
     try:
-        labels = RealLabelsImagenet(names)
+        labels = RealLabelsImagenet(names, topk=(1,))
     except AssertionError as error:
         raise ValueError(
             f"ImageNet-ReaL has labels for 50,000 validation pictures, and here are {len(names)}"
@@ -91,7 +91,8 @@ def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", ba
     for images, targets in feed.evaluate(batch):
         with torch.autocast(world.device.type, dtype) if dtype else nullcontext():
             logits = model(images).float()
-        logits[targets < 0] = -math.inf  # does not decode
+        logits = pad(logits, (0, 1), value=-math.inf)
+        logits[targets < 0, -1] = math.inf  # what does not decode is of a class that no picture has
         try:
             labels.add_result(logits)
         except KeyError as error:

@@ -11,6 +11,7 @@ import torch
 
 from ..data import Split, open_feeds
 from ..data.loading import seeded
+from ..measures import LayerTable
 from ..recipes import Recipe
 from .folder import RunFolder, write_atomically
 from .options import Options
@@ -75,8 +76,9 @@ def summary(result: dict[str, Any]) -> str:
     already = ": it had finished before, nothing was done now" if result.get("already") else ""
     best = result["best"]
     skipped = f", {result['skipped_steps']} steps skipped" if result["skipped_steps"] else ""
+    table = f"\n{LayerTable.from_dict(result['layers'])}\n" if result["layers"] else ""
     return (
-        f"\n{result['recipe']}{already}\n"
+        f"{table}\n{result['recipe']}{already}\n"
         f"  accuracy   {result['top1']:.2f} % top-1 on validation"
         f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
         f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"

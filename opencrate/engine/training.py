@@ -95,7 +95,7 @@ class Training:
             with self._signals():
                 self._introduce()
                 if self.step == 0:
-                    self._open_the_box(epoch=0)
+                    self._open_the_box(epoch=0, shown=True)
                 self.journal.begin_progress(self.total, self.step)
                 for epoch in range(self.step // self.steps_per_epoch, self.recipe.schedule.epochs):
                     self._epoch(epoch)
@@ -186,9 +186,10 @@ class Training:
 
     def _end_epoch(self, epoch: int, stop: bool) -> None:
         final = epoch + 1 == self.recipe.schedule.epochs
-        if final or (epoch + 1) % self.options.evaluate_epochs == 0:
+        evaluated = final or (epoch + 1) % self.options.evaluate_epochs == 0
+        if evaluated:
             self._evaluate(epoch)
-        self._open_the_box(epoch + 1)
+        self._open_the_box(epoch + 1, shown=evaluated)
         keep = self.options.keep_epochs and (epoch + 1) % self.options.keep_epochs == 0
         if self.bad_steps == 0:
             self._save(epoch + 1 if keep else None)
@@ -211,7 +212,7 @@ class Training:
 
     # the white box
 
-    def _open_the_box(self, epoch: int) -> None:
+    def _open_the_box(self, epoch: int, shown: bool) -> None:
         """R^c and non-zero fraction of every layer on the same pictures every time."""
         if self.recipe.probe == 0 or not self.recipe_is_white:
             return
@@ -226,7 +227,7 @@ class Training:
             with torch.compiler.set_stance("force_eager"):
                 table = layerwise(cast(CRATE, model), self.probe_images, self.recipe.definition)
             self.table = table
-            self.journal.layers(table, self.step, epoch, time.perf_counter() - begun)
+            self.journal.layers(table, self.step, epoch, time.perf_counter() - begun, shown)
 
     @property
     def recipe_is_white(self) -> bool:

@@ -55,7 +55,7 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     path = ".".join(map(str, first["loc"]))
     if first["type"] == "unexpected_keyword_argument":
-        return f"there is no field {path!r}{suggestion(path, _paths(Recipe))}"
+        return f"there is no field {path!r}{_nearest(path)}"
     if first["type"] in ("missing", "missing_argument"):
         return f"the field {path!r} is missing"
     reason = str(first["msg"]).removeprefix("Value error, ")
@@ -63,10 +63,18 @@ def _sentence(error: ValidationError) -> str:
     return f"{path}: {reason}{given}" if path and given else reason
 
 
+def _nearest(path: str) -> str:
+    """The field that was meant: the only one of that name elsewhere, or one with a similar path."""
+    paths = _paths(Recipe)
+    namesakes = [known for known in paths if known.rpartition(".")[2] == path.rpartition(".")[2]]
+    return suggestion(namesakes[0], namesakes) if len(namesakes) == 1 else suggestion(path, paths)
+
+
 def _paths(kind: Any, prefix: str = "") -> list[str]:
-    """Every field of a recipe by its path."""
+    """Every field of a recipe by its path, the parts that hold fields included."""
     paths = []
     for field in fields(kind):
-        nested = field.type if is_dataclass(field.type) else None
-        paths += _paths(nested, f"{prefix}{field.name}.") if nested else [f"{prefix}{field.name}"]
+        paths.append(f"{prefix}{field.name}")
+        if is_dataclass(field.type):
+            paths += _paths(field.type, f"{prefix}{field.name}.")
     return paths

@@ -3,6 +3,7 @@
 How it is computed (folder, processes, micro-batches, workers) is not part of it: `engine.Options`.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -184,3 +185,15 @@ class Recipe(Settings):
             raise ValueError(f"probe and seed must not be negative, got {self.probe} and {self.seed}")
         if not self.model.name and not self.model.start:
             raise ValueError("a recipe needs model.name, or model.start for the network in a checkpoint")
+        _require_finite(asdict(self))
+
+
+def _require_finite(value: Any, path: str = "") -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _require_finite(part, f"{path}.{key}" if path else key)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            _require_finite(part, path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{path} must be finite, got {value}")

@@ -335,11 +335,18 @@ class TestThreads:
         train(Packed(settings(packed), Augmentation(), True), Split(2))
         assert not reading()
 
-    def test_their_errors_reach_the_loop(self, packed, tmp_path):
+    def test_a_shard_that_shrinks_is_told_before_it_is_read(self, packed, tmp_path):
         shutil.copytree(packed, tmp_path / "packed")
         feed = Packed(settings(tmp_path / "packed"), Augmentation(), True)
         os.truncate(tmp_path / "packed/train/images-00002.npy", 4000)  # while the run goes on
-        with pytest.raises(ValueError, match=r"images-00002\.npy ends before its picture"):
+        with pytest.raises(ValueError, match=r"images-00002\.npy has 4000 bytes and should have"):
+            next(iter(feed.train(0, 0, Split(4))))
+
+    def test_their_errors_reach_the_loop(self, packed, tmp_path):
+        shutil.copytree(packed, tmp_path / "packed")
+        feed = Packed(settings(tmp_path / "packed"), Augmentation(), True)
+        feed.pixels[2] = feed.pixels[2][:1]
+        with pytest.raises((IndexError, RuntimeError), match="out of range"):
             train(feed, Split(2))
         assert not reading()
 

@@ -1,6 +1,5 @@
 """One process or many, one micro-batch or several, whole or in shards: the same losses to rounding."""
 
-
 import pytest
 
 from tests.runs import losses, run_processes, small_options, small_recipe

@@ -1,0 +1,511 @@
+import gzip
+import hashlib
+import importlib.util
+import io
+import logging
+import pickle
+import re
+import struct
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from opencrate.data import open_feeds
+from opencrate.data.pictures import Arrays, Broken, decode, open_pictures, require_same_classes, with_channels
+from opencrate.data.settings import Augmentation, Dataset
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, (12, 16, 3), np.uint8)
+
+
+def settings(root: Path | str = "", name: str = "folder", **changes) -> Dataset:
+    return Dataset(**{"name": name, "root": str(root), "num_classes": 10, "size": 8, **changes})
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def write(root: Path, classes: str = "ab", count: int = 2, kind: str = "png") -> Path:
+    for label in classes:
+        (root / label).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            Image.fromarray(PIXELS + np.uint8(i)).save(root / label / f"{i}.{kind}")
+    return root
+
+
+def refused(sentence: str):
+    """A ValueError that says this and nothing more."""
+    return pytest.raises(ValueError, match=f"^{re.escape(sentence)}$")
+
+
+class TestDecode:
+    def test_colour(self):
+        np.testing.assert_array_equal(decode(encoded(Image.fromarray(PIXELS), "png")), PIXELS)
+
+    def test_grey_for_a_colour_network_and_colour_for_a_grey_one(self):
+        grey = PIXELS[..., 0]
+        np.testing.assert_array_equal(decode(encoded(Image.fromarray(grey), "png")), np.stack([grey] * 3, -1))
+        luma = decode(encoded(Image.fromarray(PIXELS), "png"), in_chans=1)
+        np.testing.assert_allclose(luma, PIXELS @ [0.299, 0.587, 0.114], atol=0.51)  # ITU-R 601
+
+    @pytest.mark.parametrize("in_chans", [1, 3])
+    def test_of_sixteen_bits_the_upper_eight(self, in_chans):
+        deep = np.arange(0, 2**16, 257, np.uint16).reshape(16, 16)  # 0, 0x0101, …, 0xffff
+        image = decode(encoded(Image.fromarray(deep), "png"), in_chans)
+        np.testing.assert_array_equal(np.asarray(image).reshape(16, 16, in_chans)[..., 0], deep // 256)
+
+    def test_cmyk(self):
+        """A JPEG of one colour: cyan is what is left of white without red."""
+        image = decode(encoded(Image.new("CMYK", (16, 16), (255, 0, 0, 0)), "jpeg"))
+        assert image.mode == "RGB"
+        np.testing.assert_allclose(np.asarray(image), np.broadcast_to([0, 255, 255], (16, 16, 3)), atol=2)
+
+    @pytest.mark.parametrize("transparency", [0, bytes(range(0, 256, 64))], ids=["one", "each"])
+    def test_palette_with_transparency(self, transparency):
+        palette = RNG.integers(0, 256, (4, 3), np.uint8)
+        image = Image.fromarray(RNG.integers(0, 4, (8, 8), np.uint8), "L").convert("P")
+        indices = np.asarray(image)
+        image.putpalette(palette.tobytes())
+        picture = decode(encoded(image, "png", transparency=transparency))
+        np.testing.assert_array_equal(picture, palette[indices])
+
+    def test_alpha_is_left_out(self):
+        alpha = RNG.integers(0, 256, (12, 16, 1), np.uint8)
+        np.testing.assert_array_equal(
+            decode(encoded(Image.fromarray(np.concatenate([PIXELS, alpha], -1)), "png")), PIXELS
+        )
+
+    def test_an_animation_is_its_first_frame(self):
+        frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+        picture = decode(encoded(frames[0], "gif", save_all=True, append_images=frames[1:]))
+        assert picture.getcolors() == [(64, (255, 0, 0))]
+
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            (b"", "it is empty"),
+            (b"no picture at all", "it is not a picture, or damaged from the start"),
+            (b"\x89PNG\r\n\x1a\n", "it is not a picture, or damaged from the start"),
+            (b"<_io.BytesIO object", "it is not a picture, or damaged from the start"),
+        ],
+    )
+    def test_what_is_no_picture(self, content, sentence):
+        with refused(sentence):
+            decode(content)
+
+    @pytest.mark.parametrize("kind", ["jpeg", "png", "gif", "webp", "bmp", "tiff"])
+    @pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+    def test_a_truncated_file_is_told_in_a_short_line(self, kind, share):
+        content = encoded(Image.fromarray(RNG.integers(0, 256, (64, 64, 3), np.uint8)), kind)
+        with pytest.raises(ValueError, match="^[^\n]{3,100}$") as error:
+            decode(content[: int(share * len(content))])
+        assert type(error.value) is ValueError
+        assert "0x" not in str(error.value)
+
+    def test_a_truncated_jpeg(self):
+        content = encoded(Image.fromarray(PIXELS), "jpeg")
+        with pytest.raises(ValueError, match=r"^image file is truncated \(\d+ bytes not processed\)$"):
+            decode(content[:-50])
+
+    def test_a_decompression_bomb(self):
+        """A few bytes that declare 60,000 × 60,000 pixels."""
+        header = struct.pack(">II5B", 60_000, 60_000, 8, 2, 0, 0, 0)
+        chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+        content = b"\x89PNG\r\n\x1a\n" + b"".join(
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+            for name, body in chunks
+        )
+        with pytest.raises(
+            ValueError, match=r"^Image size \(3600000000 pixels\) exceeds limit of \d+ pixels, .*attack"
+        ):
+            decode(content)
+
+    def test_damage_anywhere_is_a_value_error_or_a_picture(self):
+        rng = np.random.default_rng(1)
+        kinds = ("jpeg", "png", "gif", "webp", "bmp")
+        whole = [np.frombuffer(encoded(Image.fromarray(PIXELS), kind), np.uint8) for kind in kinds]
+        failed = 0
+        for i in range(400):
+            content = whole[i % len(whole)].copy()
+            places = rng.integers(0, min(len(content), (60, 10**6)[i % 2]), 4)
+            content[places] = rng.integers(0, 256, 4)
+            try:
+                with Image.open(io.BytesIO(content.tobytes())) as opened:
+                    if opened.width * opened.height > 10**6:  # a damaged header: allowed, and slow
+                        continue
+            except Exception:  # noqa: S110, decode shall say it
+                pass
+            try:
+                assert decode(content.tobytes()).mode == "RGB"
+            except ValueError as error:
+                failed += 1
+                assert re.fullmatch(r"[^\n]{3,120}", str(error)), str(error)
+                assert "0x" not in str(error)
+        assert failed > 50
+
+    def test_with_channels_leaves_what_fits(self):
+        image = Image.fromarray(PIXELS)
+        assert with_channels(image, 3) is image
+
+
+class TestBroken:
+    def test_names_each_once(self, caplog):
+        broken = Broken(0.5, 4)
+        for name in ("a.jpg", "b.jpg", "a.jpg"):
+            broken.add(name, "truncated")
+        assert len(broken) == 2
+        assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
+            (logging.WARNING, f"skipped {name}, which does not decode: truncated") for name in ("a.jpg", "b.jpg")
+        ]
+
+    def test_stops_above_the_share(self):
+        broken = Broken(0.25, 8)
+        broken.add("a.jpg", "truncated")
+        broken.add("b.jpg", "truncated")
+        with refused(
+            "3 of 8 pictures do not decode, more than the share of 0.25 that data.broken allows;"
+            " the last is c.jpg: it is empty"
+        ):
+            broken.add("c.jpg", "it is empty")
+
+    def test_a_share_of_nothing_stops_at_the_first(self):
+        with pytest.raises(ValueError, match="^1 of 1000 pictures do not decode"):
+            Broken(0, 1000).add("a.jpg", "truncated")
+
+
+class TestFolder:
+    @pytest.mark.parametrize("validation", ["validation", "val", "valid", "test", "eval"])
+    @pytest.mark.parametrize("kind", ["png", "jpg", "jpeg", "JPEG"])
+    def test_classes_targets_and_names(self, tmp_path, validation, kind):
+        write(tmp_path / "train", "abc", 3, kind)
+        write(tmp_path / validation, "abc", 2, kind)
+        (tmp_path / "train" / "notes.txt").write_text("not a picture")
+        training, held_out = (open_pictures(settings(tmp_path), flag) for flag in (True, False))
+        assert training.classes == held_out.classes == ("a", "b", "c")
+        assert [len(training), len(held_out)] == [9, 6]
+        for pictures, root in ((training, tmp_path / "train"), (held_out, tmp_path / validation)):
+            names = [f"{root}/{label}/{i}.{kind}" for label in "abc" for i in range(len(pictures) // 3)]
+            assert [pictures.name(i) for i in range(len(pictures))] == names
+            assert [pictures.classes[pictures.target(i)] for i in range(len(pictures))] == [
+                Path(n).parent.name for n in names
+            ]
+        if kind == "png":
+            np.testing.assert_array_equal(training.picture(4), PIXELS + np.uint8(1))
+
+    def test_classes_are_in_the_order_of_their_names(self, tmp_path):
+        """Numbers by value; names that differ by case alone (or zeros) in the same order everywhere."""
+        labels = ["2", "10", "A", "a", "B", "b", "C", "c", "x1", "x01"]
+        for label in labels:
+            write(tmp_path / "train" / label, ".", 1)
+        pictures = open_pictures(settings(tmp_path), True)
+        assert pictures.classes == ("2", "10", "A", "a", "B", "b", "C", "c", "x01", "x1")
+        for i in range(len(pictures)):
+            assert pictures.classes[pictures.target(i)] == Path(pictures.name(i)).parent.name
+
+    def test_the_named_split_comes_first(self, tmp_path):
+        for count, split in enumerate(("train", "val", "test"), 1):
+            write(tmp_path / split, "ab", count)
+        assert len(open_pictures(settings(tmp_path), False)) == 4
+        assert len(open_pictures(settings(tmp_path, validation="test"), False)) == 6
+
+    def test_files_that_do_not_decode(self, tmp_path):
+        write(tmp_path / "train")
+        (tmp_path / "train/a/0.png").write_bytes(b"")
+        (tmp_path / "train/a/1.png").write_text("text")
+        pictures = open_pictures(settings(tmp_path), True)
+        (tmp_path / "train/b/0.png").unlink()
+        for i, sentence in enumerate(("it is empty", "it is not a picture, or damaged from the start")):
+            with refused(sentence):
+                pictures.picture(i)
+        with pytest.raises(OSError, match="No such file"):
+            pictures.picture(2)
+
+    def test_no_pictures(self, tmp_path):
+        root = tmp_path / "data"
+        with refused(f"{root} is not a folder: give the one with the pictures, --data.root FOLDER"):
+            open_pictures(settings(root), True)
+        root.mkdir()
+        with refused(f"{root} has no folder 'train'"):
+            open_pictures(settings(root), True)
+        with refused(f"{root} has no folder 'val' or 'validation' or 'val' or 'valid' or 'test' or 'eval'"):
+            open_pictures(settings(root, validation="val"), False)
+        with refused(f"{root} has no folder 'held'"):
+            open_pictures(settings(root, validation="held"), False)
+        (root / "train").mkdir()
+        with refused(f"no pictures were found in {root}/train: it is empty"):
+            open_pictures(settings(root), True)
+        (root / "train/a").mkdir()
+        (root / "train/a/notes.txt").write_text("not a picture")
+        with refused(f"no pictures were found in {root}/train, in a folder for each class"):
+            open_pictures(settings(root), True)
+
+    def test_pictures_beside_the_folders(self, tmp_path):
+        """They have no class; timm would make one of them, without a name."""
+        write(tmp_path / "train")
+        Image.fromarray(PIXELS).save(tmp_path / "train/montage.png")
+        with refused(f"{tmp_path}/train/montage.png is not in the folder of a class"):
+            open_pictures(settings(tmp_path), True)
+
+    def test_one_class(self, tmp_path):
+        write(tmp_path / "train", "a")
+        with refused(f"all pictures in {tmp_path} are of one class, a: there is nothing to tell apart"):
+            open_pictures(settings(tmp_path), True)
+
+    def test_more_classes_than_the_recipe(self, tmp_path):
+        write(tmp_path / "train", "abc", 1)
+        with refused("folder has 3 classes and the recipe 2: give --data.num-classes 3"):
+            open_pictures(settings(tmp_path, num_classes=2), True)
+
+    @pytest.mark.parametrize(
+        ("training", "validation", "sentence"),
+        [
+            ("abc", "ab", "the validation split has no class 'c', which the training split has"),
+            ("abcd", "ab", "the validation split has no class 'c' (nor 1 others), which the training split has"),
+            ("ab", "abc", "the training split has no class 'c', which the validation split has"),
+            ("ab", "abcde", "the training split has no class 'c' (nor 2 others), which the validation split has"),
+        ],
+    )
+    def test_splits_of_other_classes(self, tmp_path, training, validation, sentence):
+        write(tmp_path / "train", training, 1)
+        write(tmp_path / "val", validation, 1)
+        with refused(sentence):
+            open_feeds(settings(tmp_path), Augmentation(crop="none"))
+
+    def test_splits_of_the_same_classes(self):
+        require_same_classes(("a", "b"), ("a", "b"))
+
+
+def idx(values: np.ndarray) -> bytes:
+    """MNIST's format, written by its description: two zeros, 8 for bytes, the number of axes, the axes, the values."""
+    return struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+
+
+class TestIdx:
+    images = RNG.integers(0, 256, (6, 5, 4), np.uint8)
+    targets = np.array([0, 1, 2, 2, 1, 0], np.uint8)
+
+    def files(self, root: Path, zipped: bool, prefix: str = "train", **changes: np.ndarray) -> tuple[Path, Path]:
+        contents = {"images-idx3": self.images, "labels-idx1": self.targets, **changes}
+        paths = []
+        for kind, values in contents.items():
+            file = root / f"{prefix}-{kind}-ubyte{'.gz' if zipped else ''}"
+            file.write_bytes(gzip.compress(idx(values)) if zipped else idx(values))
+            paths.append(file)
+        return paths[0], paths[1]
+
+    @pytest.mark.parametrize("zipped", [False, True])
+    @pytest.mark.parametrize("training", [True, False])
+    def test_both_forms(self, tmp_path, zipped, training):
+        self.files(tmp_path, zipped, "train" if training else "t10k")
+        pictures = open_pictures(settings(tmp_path, "idx"), training)
+        assert pictures.classes == ("0", "1", "2")
+        for i in range(6):
+            np.testing.assert_array_equal(pictures.picture(i), self.images[i])
+            assert pictures.target(i) == self.targets[i]
+        assert pictures.name(2) == f"{'train' if training else 't10k'}-images-idx3-ubyte picture 2"
+
+    def test_missing(self, tmp_path):
+        _, labels = self.files(tmp_path, False)
+        labels.unlink()
+        with refused(f"{tmp_path} holds neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_counts_that_do_not_match(self, tmp_path):
+        self.files(tmp_path, False, **{"labels-idx1": self.targets[:5]})
+        with refused(f"{tmp_path} holds 6 pictures and 5 classes for train"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_no_pictures(self, tmp_path):
+        self.files(tmp_path, False, **{"images-idx3": self.images[:0], "labels-idx1": self.targets[:0]})
+        with refused(f"no pictures were found in {tmp_path}"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    @pytest.mark.parametrize("zipped", [False, True])
+    @pytest.mark.parametrize("length", [0, 2, 3, 4, 6, 16, 60])
+    def test_truncated(self, tmp_path, zipped, length):
+        images, _ = self.files(tmp_path, zipped)
+        images.write_bytes(images.read_bytes()[:length])
+        with pytest.raises(ValueError, match=f"^{re.escape(str(images))} is damaged: [^\n]+$"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_damaged_within(self, tmp_path):
+        images, _ = self.files(tmp_path, True)
+        content = bytearray(images.read_bytes())
+        content[14:30] = b"\xff" * 16
+        images.write_bytes(content)
+        with pytest.raises(ValueError, match=f"^{re.escape(str(images))} is damaged: [^\n]+$"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_other_contents(self, tmp_path):
+        images, labels = self.files(tmp_path, False)
+        labels.write_bytes(images.read_bytes())
+        with refused(f"{labels} is damaged: it does not begin as 1 axes of bytes do"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+
+def write_cifar(root: Path, monkeypatch) -> tuple[np.ndarray, list[int]]:
+    """CIFAR-10's layout with four pictures in each of its five parts and four to test; torchvision knows checksums."""
+    from torchvision.datasets import CIFAR10
+
+    folder = root / CIFAR10.base_folder
+    folder.mkdir(parents=True)
+
+    def part(name: str, content: dict) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    rows, targets = RNG.integers(0, 256, (24, 3072), np.uint8), RNG.integers(0, 10, 24).tolist()
+    parts = [
+        part(name, {"data": rows[4 * i : 4 * i + 4], "labels": targets[4 * i : 4 * i + 4]})
+        for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"])
+    ]
+    meta = part("batches.meta", {"label_names": [f"class{i}" for i in range(10)]})
+    monkeypatch.setattr(CIFAR10, "train_list", parts[:5])
+    monkeypatch.setattr(CIFAR10, "test_list", parts[5:])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta[1]})
+    return rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), targets
+
+
+class TestTorchvision:
+    def test_cifar10(self, tmp_path, monkeypatch):
+        images, targets = write_cifar(tmp_path, monkeypatch)
+        for training, places, label in ((True, range(20), "train"), (False, range(20, 24), "test")):
+            pictures = open_pictures(settings(tmp_path, "torch/cifar10"), training)
+            assert pictures.classes == tuple(f"class{i}" for i in range(10))
+            assert len(pictures) == len(places)
+            for i, place in enumerate(places):
+                np.testing.assert_array_equal(pictures.picture(i), images[place])
+                assert pictures.target(i) == targets[place]
+            assert pictures.name(1) == f"torch/cifar10, {label}, picture 1"
+
+    @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
+    def test_mnist(self, tmp_path, name, folder):
+        raw = tmp_path / folder / "raw"
+        raw.mkdir(parents=True)
+        for prefix in ("train", "t10k"):
+            TestIdx().files(raw, False, prefix)
+        pictures = open_pictures(settings(tmp_path, f"torch/{name}"), True)
+        assert (len(pictures), len(pictures.classes)) == (6, 10)
+        np.testing.assert_array_equal(pictures.picture(5), TestIdx.images[5])
+        assert [pictures.target(i) for i in range(6)] == TestIdx.targets.tolist()
+
+    def test_a_picture_that_does_not_decode(self, tmp_path, monkeypatch):
+        write_cifar(tmp_path, monkeypatch)
+        pictures = open_pictures(settings(tmp_path, "torch/cifar10"), True)
+        for error, sentence in ((SyntaxError("broken PNG file"), "broken PNG file"), (KeyError(), "KeyError")):
+
+            def fail(i: int, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(type(pictures.dataset), "__getitem__", lambda self, i, fail=fail: fail(i))
+            with refused(sentence):
+                pictures.picture(0)
+
+    @pytest.mark.parametrize(
+        "name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "flowers102", "pets", "imagenet"]
+    )
+    def test_absent(self, tmp_path, name):
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+            open_pictures(settings(tmp_path, f"torch/{name}", num_classes=1000), True)
+        start = f"torchvision's {name} is not in {str(tmp_path)!r}: give its folder, --data.root FOLDER"
+        assert str(error.value).startswith(f"{start} (torchvision says: ")
+
+    def test_truncated(self, tmp_path):
+        raw = tmp_path / "MNIST/raw"
+        raw.mkdir(parents=True)
+        for prefix in ("train", "t10k"):
+            for file in TestIdx().files(raw, False, prefix):
+                file.write_bytes(file.read_bytes()[:-3])
+        with pytest.raises(ValueError, match=r"^torchvision's mnist is not in .*--data.root FOLDER[^\n]*$"):
+            open_pictures(settings(tmp_path, "torch/mnist"), True)
+
+    def test_a_missing_package(self, tmp_path, monkeypatch):
+        from torchvision import datasets
+
+        def needs_scipy(*arguments) -> None:
+            raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
+
+        monkeypatch.setattr(datasets, "Flowers102", needs_scipy)
+        with refused("torchvision's flowers102 needs the package 'scipy': pip install scipy"):
+            open_pictures(settings(tmp_path, "torch/flowers102"), True)
+
+    def test_unknown(self):
+        with refused("unknown torchvision dataset 'cifra10'; did you mean 'cifar10'?"):
+            open_pictures(settings(name="torch/cifra10"), True)
+
+
+class FakeReader:
+    """What timm's reader of Hugging Face datasets offers: a dataset by column, a column for the class, files."""
+
+    label_key = "label"
+
+    def __init__(self, labels: list[int], names: list[str] | None) -> None:
+        self.labels, self.files = labels, list[io.BytesIO]()
+        feature = SimpleNamespace(names=names) if names else SimpleNamespace()
+        self.dataset = type("Columns", (dict,), {"features": {"label": feature}})(label=labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[io.BytesIO, int]:
+        self.files.append(io.BytesIO(encoded(Image.fromarray(PIXELS + np.uint8(i)), "png")[: None if i else 60]))
+        return self.files[-1], self.labels[i]
+
+
+class TestHuggingFace:
+    @pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="datasets is installed")
+    def test_without_the_package(self):
+        with refused("Hugging Face datasets need the package 'datasets': pip install 'opencrate[data]'"):
+            open_pictures(settings(name="hfds/owner/name"), True)
+
+    @pytest.mark.parametrize("names", [["cat", "dog", "fish"], None])
+    def test_through_timms_reader(self, monkeypatch, names):
+        reader, asked = FakeReader([2, 0, 1, 2], names), []
+        monkeypatch.setattr("timm.data.readers.create_reader", lambda *given: asked.append(given) or reader)
+        pictures = open_pictures(settings("cache", "hfds/owner/name", validation="test"), False)
+        assert asked == [("hfds/owner/name", "cache", "test")]
+        assert pictures.classes == tuple(names or "012")
+        assert (len(pictures), [pictures.target(i) for i in range(4)]) == (4, [2, 0, 1, 2])
+        np.testing.assert_array_equal(pictures.picture(3), PIXELS + np.uint8(3))
+        assert pictures.name(3) == "hfds/owner/name, test, picture 3"
+        with pytest.raises(ValueError, match="^[^\n]+$"):
+            pictures.picture(0)
+        assert all(file.closed for file in reader.files)
+
+    @pytest.mark.parametrize("error", [FileNotFoundError("not on the hub"), ValueError("not on\nthe hub")])
+    def test_what_does_not_open(self, monkeypatch, error):
+        def fail(*given) -> None:
+            raise error
+
+        monkeypatch.setattr("timm.data.readers.create_reader", fail)
+        with refused("hfds/owner/name, train, does not open: not on the hub"):
+            open_pictures(settings(name="hfds/owner/name"), True)
+
+
+def test_arrays():
+    arrays = Arrays(np.stack([PIXELS] * 2), np.array([1, 0]), "ab", "made-up")
+    np.testing.assert_array_equal(arrays.picture(1), PIXELS)
+    assert (len(arrays), arrays.target(0), arrays.name(1), arrays.classes) == (2, 1, "made-up picture 1", ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("digit", "did you mean 'digits'?"),
+        ("folders", "did you mean 'folder'?"),
+        ("folder/train", "did you mean 'folder'?"),
+        ("torch/", "did you mean 'torch/NAME'?"),
+        ("hfds", "did you mean 'hfds/NAME'?"),
+        ("zzz", "known: digits, folder, hfds/NAME, idx, packed, torch/NAME, wds"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(name, end):
+    with refused(f"unknown dataset {name!r}; {end}"):
+        open_pictures(settings(name=name), True)

@@ -1,0 +1,133 @@
+"""Recipes as YAML files: what is written is read, and what is wrong is one sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, differences, read_recipe, recipe_text
+
+LEAST = "name: x\nmodel: {name: crate_tiny_patch4_32}\ndata: {num_classes: 10}\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        (tmp_path / "recipe.yaml").write_text(text)
+        return tmp_path / "recipe.yaml"
+
+    return write
+
+
+@pytest.mark.parametrize("maker", [*RECIPES.values(), *FINETUNING.values()], ids=lambda maker: maker.__name__)
+def test_round_trip(written, maker):
+    recipe = maker()
+    again = read_recipe(written(recipe_text(recipe)))
+    assert again == recipe
+    assert recipe_text(again) == recipe_text(recipe)
+    assert differences(recipe, again) == []
+
+
+def test_every_field_in_another_state_comes_back(written):
+    recipe = replace(
+        RECIPES["digits"](),
+        name="ünïcode: yes",
+        model=Model("crate_tiny_patch4_32", compress_args={"eps": 0.5}, sparsify_args={"eta": 1e-7}, global_pool="avg"),
+        optim=Optim("adamw", lr=1e-5, betas=(0.9, 0.95), clip=1.0, ema=0.999),
+    )
+    assert read_recipe(written(recipe_text(recipe))) == recipe
+
+
+def test_what_is_not_in_the_file_has_its_default(written):
+    recipe = read_recipe(written(LEAST))
+    assert recipe.optim == Optim()
+    assert recipe.data.size == 224
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1.0e-4", "0.0001", '"1e-4"'])
+def test_numbers_as_people_write_them(written, text):
+    """YAML 1.1 takes 1e-4 for a string."""
+    assert read_recipe(written(f"{LEAST}optim: {{lr: {text}}}")).optim.lr == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("optm: {lr: 1}", "there is no field 'optm'; did you mean 'optim'?"),
+        ("optim: {lrr: 1}", "there is no field 'optim.lrr'; did you mean 'optim.lr'?"),
+        ("model: {name: x, dept: 3}", "there is no field 'model.dept'; did you mean 'model.depth'?"),
+        ("epochs: 3", "there is no field 'epochs'; did you mean 'schedule.epochs'?"),
+        ("3: 4", "3: Keys should be strings, got 3"),
+        (
+            "optim: {lr: fast}",
+            "optim.lr: Input should be a valid number, unable to parse string as a number, got 'fast'",
+        ),
+        (
+            "schedule: {epochs: 1.5}",
+            "schedule.epochs: Input should be a valid integer, got a number with a fractional part, got 1.5",
+        ),
+        ("optim: {decay: some}", "optim.decay: Input should be 'all' or 'matrices', got 'some'"),
+        ("optim: 3", "optim: Input should be a dictionary or an instance of Optim, got 3"),
+        ("compile: maybe", "compile: Input should be a valid boolean, unable to interpret input, got 'maybe'"),
+        ("optim: {lr: .nan}", "optim.lr must be positive, got nan"),
+        ("optim: {lr: .inf}", "optim.lr must be finite, got inf"),
+        ("optim: {weight_decay: .inf}", "optim.weight_decay must be finite, got inf"),
+        ("optim: {betas: [.nan, 0.9]}", "optim.betas must be finite, got nan"),
+        ("optim: {clip: .inf}", "optim.clip must be finite, got inf"),
+        ("schedule: {min_lr: .inf}", "schedule.min_lr must be finite, got inf"),
+        ("label_smoothing: .nan", "label_smoothing must be in [0, 1), got nan"),
+        ("model: {name: x, sparsify_args: {eta: .inf}}", "model.sparsify_args.eta must be finite, got inf"),
+        ("data: {mean: [0, .nan, 0]}", "data.mean must be finite, got nan"),
+        ("optim: {batch: 0}", "optim.batch must be at least 1, got 0"),
+        ("optim: {ema: 1}", "optim.ema must be in [0, 1), got 1.0"),
+        ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5"),
+        ("definition: papr", "unknown definition 'papr'; did you mean 'paper'?"),
+        ("seed: -1", "probe and seed must not be negative, got 64 and -1"),
+        ("model: {depth: 3}", "a recipe needs model.name, or model.start for the network in a checkpoint"),
+    ],
+    ids=lambda value: value.split(",")[0],
+)
+def test_one_sentence_for_a_wrong_field(written, text, sentence):
+    file = written(LEAST + text)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
+        read_recipe(file)
+    assert str(caught.value) == f"{file}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("- digits\n", "{} is not a recipe: it holds a list, not fields"),
+        ("digits\n", "{} is not a recipe: it holds a str, not fields"),
+        ("", "{} is not a recipe: it holds a NoneType, not fields"),
+        ("name: x\nmodel: {name: y}\n", "{}: the field 'data' is missing"),
+        (
+            "a: b: c\n",
+            '{} is not YAML: mapping values are not allowed here in "<unicode string>", line 1, column 5: a: b: c ^',
+        ),
+    ],
+)
+def test_one_sentence_for_a_file_that_is_no_recipe(written, text, sentence):
+    file = written(text)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
+        read_recipe(file)
+    assert str(caught.value) == sentence.format(file)
+
+
+def test_a_file_of_other_bytes(tmp_path):
+    (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: 'utf-8' codec can't decode byte 0xff"):
+        read_recipe(tmp_path / "recipe.yaml")
+
+
+def test_differences_are_listed_by_their_paths():
+    old = replace(RECIPES["digits"](), optim=Optim(lr=0.001), seed=0)
+    new = replace(
+        old,
+        name="another",  # what a run is called, or expects, is not what it computes
+        expected=replace(old.expected, top1=99.0),
+        optim=replace(old.optim, lr=0.5),
+        model=replace(old.model, sparsify_args={"eta": 0.2}),
+        data=replace(old.data, mean=list(old.data.mean)),  # as from a file
+        seed=3,
+    )
+    assert differences(old, new) == ["model.sparsify_args {} → {'eta': 0.2}", "optim.lr 0.001 → 0.5", "seed 0 → 3"]
