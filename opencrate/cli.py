@@ -49,24 +49,23 @@ def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
 
 
 def recipes() -> None:
-    """List the recipes: what they train, who set them, and what to expect."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """List the recipes: what they train, the top-1 accuracy to expect, who says so, time and hardware where known."""
     from .recipes import FINETUNING, RECIPES
 
-    console = Console()
-    for command, table in (("train", RECIPES), ("finetune", FINETUNING)):
-        shown = Table(
-            "recipe", "what", "top-1", "time", "source", title=f"opencrate {command} RECIPE", title_justify="left"
-        )
+    for command, table in (("train RECIPE", RECIPES), ("finetune RECIPE CHECKPOINT", FINETUNING)):
+        print(f"opencrate {command}")
+        width = max(map(len, table))
         for name, maker in table.items():
             expected = maker().expected
-            top1 = "" if expected.top1 is None else f"{expected.top1:g} %"
-            time = f"{expected.time}, {expected.hardware}" if expected.time else ""
-            shown.add_row(name, (maker.__doc__ or "").split("\n")[0].rstrip("."), top1, time, expected.source)
-        console.print(shown)
-    console.print("opencrate train RECIPE --help lists every field of a recipe, and any of them can be set there.")
+            top1 = "–" if expected.top1 is None else f"{expected.top1:.1f} %"
+            facts = [_sentence(maker).rstrip("."), expected.source, expected.time, expected.hardware]
+            print(f"  {name:<{width}}  {top1:>6}  {'; '.join(filter(None, facts))}")
+        print()
+    print("opencrate train RECIPE --help lists every field of a recipe; any of them can be set there.")
+
+
+def _sentence(function: Callable[..., Any]) -> str:
+    return (function.__doc__ or "").splitlines()[0]
 
 
 def train(arguments: list[str]) -> None:
@@ -95,7 +94,7 @@ def _leading(arguments: list[str], command: str, usage: str, table: dict[str, An
     print(f"usage: opencrate {command} {usage} [OPTIONS]\n\nrecipes:")
     width = max(map(len, table))
     for name, maker in table.items():
-        print(f"  {name:<{width}}  {(maker.__doc__ or '').splitlines()[0]}")
+        print(f"  {name:<{width}}  {_sentence(maker)}")
     print(
         f"\nopencrate {command} {usage.split()[0].removesuffix('_OR_FILE')} --help lists every field that can be set."
     )

@@ -10,7 +10,9 @@ import pytest
 import timm
 
 import opencrate
+from opencrate.cli import COMMANDS
 from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+from opencrate.recipes import FINETUNING, RECIPES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -29,12 +31,13 @@ def operators_restored():
 @pytest.mark.unhooked
 def test_python_in_the_readme_runs(capsys, operators_restored):
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 12  # the layers of CRATE-Tiny
-    assert all(re.fullmatch(r"layer +\d+  R\^c +[\d.]+  non-zero 0\.\d\d", line) for line in printed)
+    layers, recipe = printed[:12], printed[12:]  # of CRATE-Tiny; the changed one
+    assert all(re.fullmatch(r"layer +\d+  R\^c +[\d.]+  non-zero 0\.\d\d", line) for line in layers)
+    assert recipe[0] == "name: longer"
 
 
 def test_the_readme_lists_every_operator():
@@ -61,6 +64,14 @@ def test_the_readmes_tree_is_the_packages():
     files = {file.name for file in (ROOT / "opencrate").rglob("*.py")}
     assert files - listed == {"__init__.py"}
     assert listed <= files
+
+
+def test_the_commands_in_the_readme_exist():
+    commands = re.findall(r"^opencrate (\w+)", README, re.MULTILINE)
+    assert set(commands) == set(COMMANDS)
+    for name, table in (("train", RECIPES), ("finetune", FINETUNING)):
+        for recipe in re.findall(rf"^opencrate {name} ([\w./]+)", README, re.MULTILINE):
+            assert recipe.endswith(".yaml") or recipe in table
 
 
 def test_names_in_the_notation_exist():
@@ -90,7 +101,7 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models", "measures", "cli"]
+LAYERS = "shapes objective operators blocks embed models measures data recipes engine cli __main__".split()
 
 
 def test_each_part_imports_only_from_parts_above_it():

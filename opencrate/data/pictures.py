@@ -265,7 +265,7 @@ def _first(names: list[str]) -> str:
 def split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: give the one with the pictures, --data.root FOLDER")
-    names = [split, *(VALIDATION_NAMES if split in VALIDATION_NAMES else ())]
+    names = dict.fromkeys([split, *(VALIDATION_NAMES if split in VALIDATION_NAMES else ())])
     for name in names:
         if (root / name).is_dir():
             return root / name

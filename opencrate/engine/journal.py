@@ -13,8 +13,8 @@ from ..measures import LayerTable
 __all__ = ["Journal"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
-COLUMNS = 100  # of a table, of at most
-TOGETHER = 12  # layers side by side
+COLUMNS = 100  # of the table of layers, at most
+TOGETHER = 12  # layers side by side, at most
 
 
 class Journal:

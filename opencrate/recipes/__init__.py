@@ -1,6 +1,6 @@
 """Recipes: values, not actions. Each is a function that returns a frozen `Recipe`."""
 
-from . import finetuning, imagenet, scratch  # noqa: F401, they fill the tables
+from . import scratch, imagenet, finetuning  # noqa: F401, I001, they fill the tables in this order
 from .files import differences, read_recipe, recipe_text
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import FINETUNING, RECIPES, named, register, register_finetuning

@@ -11,7 +11,7 @@ from ..data import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import register_finetuning
 
-SOURCE = "the paper, table 1 (CRATE-Base; settings of appendix B.1, epochs and schedule ours)"
+SOURCE = "paper, table 1 (CRATE-Base); epochs ours"
 
 
 def _finetuning(name: str, data: Dataset, crop: str, top1: float) -> Recipe:
@@ -53,7 +53,7 @@ def pets() -> Recipe:
 
 @register_finetuning
 def fashion_mnist() -> Recipe:
-    """Fashion-MNIST at 32 pixels, for networks trained on CIFAR-10: crop and flip only, 20 epochs."""
+    """Fashion-MNIST at 32 pixels, crop and flip only."""
     small = Dataset("torch/fashion_mnist", num_classes=10, size=32, mean=(0.286,) * 3, std=(0.353,) * 3, crop_pct=1.0)
     base = _finetuning("fashion_mnist", small, "padded", 0.0)
     return replace(

@@ -14,7 +14,7 @@ from .table import RECIPES, register
 BASE_HOURS = "10 h (240 s an epoch)"
 
 
-def _imagenet1k(name: str, model: str, top1: float, time: str = "", source: str = "the paper, table 1") -> Recipe:
+def _imagenet1k(name: str, model: str, top1: float, time: str = "", source: str = "paper, table 1") -> Recipe:
     return Recipe(
         name=name,
         model=Model(model),
@@ -53,13 +53,13 @@ def imagenet1k_large() -> Recipe:
 
 @register
 def imagenet1k_vit_tiny() -> Recipe:
-    """The baseline: timm's ViT-Tiny with the same settings."""
+    """ImageNet-1k, timm's ViT-Tiny."""
     return _imagenet1k("imagenet1k_vit_tiny", "vit_tiny_patch16_224", 71.5)
 
 
 @register
 def imagenet1k_vit_small() -> Recipe:
-    """The baseline: timm's ViT-Small with the same settings."""
+    """ImageNet-1k, timm's ViT-Small."""
     return _imagenet1k("imagenet1k_vit_small", "vit_small_patch16_224", 72.4)
 
 
@@ -86,10 +86,8 @@ def _ablation(key: str) -> Recipe:
     changes, top1 = (HYPERPARAMETERS | ARCHITECTURES)[key]
     base = imagenet1k_base()
     parts = {part: replace(getattr(base, part), **values) for part, values in changes.items()}
-    table = (
-        "table of hyperparameters" if key in HYPERPARAMETERS else "table of architecture variants (options unstated)"
-    )
-    expected = Expected(top1, source=f"the paper, {table}")
+    table = "table of parameters" if key in HYPERPARAMETERS else "table of variants, whose options it does not state"
+    expected = Expected(top1, source=f"paper, {table}")
     return replace(base, name=f"imagenet1k_base_{key}", **parts, expected=expected)
 
 
@@ -98,7 +96,7 @@ def _register_ablation(key: str) -> None:
         return _ablation(key)
 
     maker.__name__ = f"imagenet1k_base_{key}"
-    maker.__doc__ = f"ImageNet-1k, CRATE-Base, ablation: {key.replace('_', ' ', 1) if key in HYPERPARAMETERS else key}."
+    maker.__doc__ = f"ImageNet-1k, CRATE-Base with {key.replace('_', ' ', 1) if key in HYPERPARAMETERS else key}."
     RECIPES[maker.__name__] = maker
 
 

@@ -4,12 +4,12 @@ from ..data import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import register
 
-CIFAR_SCALE = Expected(source="the paper's ImageNet settings (appendix B.1) at CIFAR's size, batch 512, 60 epochs")
+CIFAR_SCALE = Expected(source="the paper's settings, batch 512, 60 epochs")
 
 
 @register
 def digits() -> Recipe:
-    """The embedded handwritten digits: no download, a minute on two cores."""
+    """The embedded handwritten digits, a small CRATE."""
     return Recipe(
         name="digits",
         model=Model("crate_tiny_patch4_32", embed_dim=96, depth=4, num_heads=4),
@@ -46,31 +46,31 @@ def _cifar10(name: str, model: Model, expected: Expected = CIFAR_SCALE) -> Recip
 
 @register
 def cifar10_tiny() -> Recipe:
-    """CIFAR-10 from scratch, CRATE-Tiny with patches of 4 pixels, crop and flip."""
+    """CIFAR-10, CRATE-Tiny, patches of 4 pixels."""
     return _cifar10("cifar10_tiny", Model("crate_tiny_patch4_32"))
 
 
 @register
 def cifar10_small() -> Recipe:
-    """CIFAR-10 from scratch, CRATE-Small with patches of 4 pixels, crop and flip."""
+    """CIFAR-10, CRATE-Small, patches of 4 pixels."""
     return _cifar10("cifar10_small", Model("crate_small_patch4_32"))
 
 
 @register
 def cifar10_base() -> Recipe:
-    """CIFAR-10 from scratch, CRATE-Base with patches of 4 pixels, crop and flip."""
+    """CIFAR-10, CRATE-Base, patches of 4 pixels."""
     return _cifar10("cifar10_base", Model("crate_base_patch4_32"))
 
 
 @register
 def cifar10_vit_tiny() -> Recipe:
-    """The baseline: timm's ViT-Tiny with the settings of cifar10_tiny."""
+    """CIFAR-10, timm's ViT-Tiny, patches of 4 pixels."""
     return _cifar10("cifar10_vit_tiny", Model("vit_tiny_patch16_224", patch_size=4))
 
 
 @register
 def fashion_mnist_tiny() -> Recipe:
-    """Fashion-MNIST from scratch, CRATE-Tiny with patches of 4 pixels, crop and flip."""
+    """Fashion-MNIST, CRATE-Tiny, patches of 4 pixels."""
     return Recipe(
         name="fashion_mnist_tiny",
         model=Model("crate_tiny_patch4_32"),

@@ -104,7 +104,7 @@ class TestDecode:
     @pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
     def test_a_truncated_file_is_told_in_a_short_line(self, kind, share):
         content = encoded(Image.fromarray(RNG.integers(0, 256, (64, 64, 3), np.uint8)), kind)
-        with pytest.raises(ValueError, match="^[^\n]{3,100}$") as error:
+        with pytest.raises(ValueError, match=r"^[^\n]{3,100}$") as error:
             decode(content[: int(share * len(content))])
         assert type(error.value) is ValueError
         assert "0x" not in str(error.value)
@@ -127,28 +127,21 @@ class TestDecode:
         ):
             decode(content)
 
-    def test_damage_anywhere_is_a_value_error_or_a_picture(self):
+    def test_damage_anywhere_is_a_value_error_or_a_picture(self, monkeypatch):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**5)  # a damaged header may ask for a hundred million
         rng = np.random.default_rng(1)
         kinds = ("jpeg", "png", "gif", "webp", "bmp")
         whole = [np.frombuffer(encoded(Image.fromarray(PIXELS), kind), np.uint8) for kind in kinds]
-        failed = 0
+        reasons = []
         for i in range(400):
             content = whole[i % len(whole)].copy()
-            places = rng.integers(0, min(len(content), (60, 10**6)[i % 2]), 4)
-            content[places] = rng.integers(0, 256, 4)
+            content[rng.integers(0, min(len(content), (60, 10**6)[i % 2]), 4)] = rng.integers(0, 256, 4)
             try:
-                with Image.open(io.BytesIO(content.tobytes())) as opened:
-                    if opened.width * opened.height > 10**6:  # a damaged header: allowed, and slow
-                        continue
-            except Exception:  # noqa: S110, decode shall say it
-                pass
-            try:
-                assert decode(content.tobytes()).mode == "RGB"
+                decode(content.tobytes())
             except ValueError as error:
-                failed += 1
-                assert re.fullmatch(r"[^\n]{3,120}", str(error)), str(error)
-                assert "0x" not in str(error)
-        assert failed > 50
+                reasons.append(str(error))
+        assert 50 < len(reasons) < 350
+        assert all(re.fullmatch(r"[^\n]{3,160}", reason) and "0x" not in reason for reason in reasons)
 
     def test_with_channels_leaves_what_fits(self):
         image = Image.fromarray(PIXELS)
@@ -176,7 +169,7 @@ class TestBroken:
             broken.add("c.jpg", "it is empty")
 
     def test_a_share_of_nothing_stops_at_the_first(self):
-        with pytest.raises(ValueError, match="^1 of 1000 pictures do not decode"):
+        with pytest.raises(ValueError, match=r"^1 of 1000 pictures do not decode"):
             Broken(0, 1000).add("a.jpg", "truncated")
 
 
@@ -234,7 +227,7 @@ class TestFolder:
         root.mkdir()
         with refused(f"{root} has no folder 'train'"):
             open_pictures(settings(root), True)
-        with refused(f"{root} has no folder 'val' or 'validation' or 'val' or 'valid' or 'test' or 'eval'"):
+        with refused(f"{root} has no folder 'val' or 'validation' or 'valid' or 'test' or 'eval'"):
             open_pictures(settings(root, validation="val"), False)
         with refused(f"{root} has no folder 'held'"):
             open_pictures(settings(root, validation="held"), False)
@@ -475,7 +468,7 @@ class TestHuggingFace:
         assert (len(pictures), [pictures.target(i) for i in range(4)]) == (4, [2, 0, 1, 2])
         np.testing.assert_array_equal(pictures.picture(3), PIXELS + np.uint8(3))
         assert pictures.name(3) == "hfds/owner/name, test, picture 3"
-        with pytest.raises(ValueError, match="^[^\n]+$"):
+        with pytest.raises(ValueError, match=r"^[^\n]+$"):
             pictures.picture(0)
         assert all(file.closed for file in reader.files)
 

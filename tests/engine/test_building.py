@@ -19,7 +19,7 @@ IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def pictures(recipe, **changes):
-    return replace(recipe, data=replace(recipe.data, num_classes=3, **changes))
+    return replace(recipe, data=replace(recipe.data, **{"num_classes": 3, **changes}))
 
 
 def baseline(size=16, **changes):
@@ -91,6 +91,13 @@ def test_a_finetuned_baseline_is_saved_as_it_has_become(tmp_path):
     assert torch.equal(again(larger), tuned(larger))
 
 
+def test_finetuning_starts_from_a_file_too(tmp_path):
+    opencrate.models.save_authors(small(), tmp_path / "model.pth")
+    recipe = replace(FINETUNING["fashion_mnist"](), model=Model(start=str(tmp_path / "model.pth")))
+    model = build_model(pictures(recipe, size=16), NAMES).eval()
+    assert torch.equal(model.forward_features(IMAGES), small().forward_features(IMAGES))
+
+
 def test_a_folder_that_timm_wrote(tmp_path):
     model = timm.create_model("test_vit", num_classes=4).eval()
     save_for_hf(model, tmp_path, safe_serialization=True)
@@ -102,10 +109,6 @@ def test_a_new_baseline_does_not_claim_timms_weights():
     record = build_model(baseline()).pretrained_cfg
     assert record["architecture"] == "vit_tiny_patch16_224"
     assert not record.keys() & {"url", "hf_hub_id", "tag", "custom_load"}
-
-
-def damage(folder, name, content):
-    (folder / name).write_bytes(content)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,6 @@ def test_one_sentence_for_a_baseline_that_timm_does_not_know(tmp_path):
         ),
     ],
 )
-@pytest.mark.unhooked
 def test_one_sentence_for_a_network_that_cannot_be_built(model, sentence):
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
         build_model(replace(RECIPES["cifar10_tiny"](), model=model))
