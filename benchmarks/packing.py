@@ -183,7 +183,8 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
 
         def crops(feed: Packed = feed) -> Iterable[int]:
             images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
-            numbers = next(feed._draws(0, 0, split))[1].to(device)
+            numbers = next(feed._draws(0, 0, split))[1]
+            numbers = torch.cat([numbers, torch.arange(batch).view(-1, 1)], 1).to(device)  # and a picture's place
             while feed.vary(images, numbers):
                 yield batch
 

@@ -101,7 +101,8 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-LAYERS = "shapes objective operators blocks embed models measures data recipes engine cli __main__".split()
+LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models"]
+LAYERS += ["measures", "data", "recipes", "engine", "cli", "__main__"]
 
 
 def test_each_part_imports_only_from_parts_above_it():

@@ -6,6 +6,7 @@ next one that does; in evaluation it is not counted.
 """
 
 import random
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from .pictures import Broken, Pictures, with_channels
 from .settings import Augmentation, Dataset
 from .transforms import Transform, evaluation_transform, training_transform
 
-__all__ = ["Loaded", "seeded"]
+__all__ = ["Loaded", "ignore_signals", "seeded"]
 
 Sample = tuple[int, int]  # number of the picture, epoch; epoch −1 is evaluation
 Decoded = tuple[Tensor, int, list[tuple[str, str]]]  # uint8 picture, class, what did not decode
@@ -66,6 +67,7 @@ class Loaded(Feed):
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
         )
         for images, targets, broken in _in_one_sentence(loader):
@@ -125,6 +127,12 @@ def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
         yield from loader
     except ValueError as error:
         raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
+
+
+def ignore_signals(worker: int) -> None:
+    """For a worker: Ctrl-C and torchrun reach the whole group, and a checkpoint needs its workers a little longer."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _collate(samples: list[Decoded]) -> tuple[Tensor, Tensor, list[Any]]:

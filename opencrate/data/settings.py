@@ -47,6 +47,8 @@ class Dataset(Settings):
         for name in ("num_classes", "size", "in_chans"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name} must be at least 1, got {getattr(self, name)}")
+        if self.in_chans not in (1, 3):
+            raise ValueError(f"data.in_chans must be 3, for colour, or 1, for grey, got {self.in_chans}")
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.in_chans:
                 raise ValueError(f"data.{name} needs a value for each of {self.in_chans} channels")

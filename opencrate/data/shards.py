@@ -41,7 +41,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from .feed import Batch, Feed, Split, generator
-from .loading import seeded
+from .loading import ignore_signals, seeded
 from .pictures import VALIDATION_NAMES, Broken, decode
 from .settings import Augmentation, Dataset
 from .transforms import Transform, evaluation_transform, training_transform
@@ -165,6 +165,7 @@ class Shards(Feed):
             num_workers=self.workers,
             collate_fn=_unchanged,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
         )
         with reader:

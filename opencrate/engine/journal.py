@@ -2,6 +2,7 @@
 
 import json
 import time
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ class Journal:
         """One line of metrics.jsonl; numbers also go to TensorBoard."""
         if self.file is None:
             return
-        self.file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        plain = {name: None if isinstance(v, float) and not isfinite(v) else v for name, v in values.items()}
+        self.file.write(json.dumps({"kind": kind, "step": step, **plain}) + "\n")
         self.file.flush()
         if self.writer:
             for name, value in values.items():

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from ..data import Augmentation, Dataset, open_feed
 from ..measures import layerwise
 from ..models import CRATE
-from ..recipes import RECIPES, named, read_recipe
+from ..recipes import FINETUNING, RECIPES, named, read_recipe
 from .building import load_any
 from .evaluation import evaluate
 from .probing import features, knn, linear_probe, real
@@ -59,7 +59,7 @@ def run_of(checkpoint: str) -> Path | None:
 def data_of(checkpoint: str, recipe: str | None) -> Dataset:
     """The pictures that belong to a checkpoint: its run's, or those of a recipe."""
     if recipe is not None:
-        return named(recipe, RECIPES).data
+        return named(recipe, RECIPES | FINETUNING).data
     folder = run_of(checkpoint)
     if folder is None:
         raise ValueError(f"{checkpoint} lies in no run that tells its pictures: name a recipe, --recipe NAME")

@@ -326,12 +326,18 @@ class Training:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM asks for a checkpoint and the end; the second one is obeyed at once."""
+        """SIGINT or SIGTERM asks for a checkpoint and the end; a second Ctrl-C is obeyed at once.
+
+        A second SIGTERM is not: a scheduler signals every process, and then torchrun hands its own on.
+        """
 
         def ask(number: int, frame: FrameType | None) -> None:
-            self.signal = number
-            signal.signal(number, before[number])
-            log.warning("stopping after this step, with a checkpoint; once more to stop at once")
+            if self.signal is None and self.world.main:
+                again = "; once more to stop at once" if number == signal.SIGINT else ""
+                log.warning("stopping after this step, with a checkpoint%s", again)
+            self.signal = self.signal or number
+            if number == signal.SIGINT:
+                signal.signal(number, before[number])
 
         before: dict[Any, Any] = {}
         for caught in (signal.SIGINT, signal.SIGTERM):

@@ -172,7 +172,7 @@ class Recipe(Settings):
     compile: bool = True
     graphs: bool = False
     definition: str = "paper"
-    probe: int = 64
+    probe: int = 32
     seed: int = 0
     expected: Expected = field(default_factory=Expected)
 
@@ -181,8 +181,10 @@ class Recipe(Settings):
             raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
         if self.definition not in DEFINITIONS:
             raise ValueError(f"unknown definition {self.definition!r}{suggestion(self.definition, DEFINITIONS)}")
-        if self.probe < 0 or self.seed < 0:
-            raise ValueError(f"probe and seed must not be negative, got {self.probe} and {self.seed}")
+        if self.probe < 0:
+            raise ValueError(f"probe must not be negative, got {self.probe}")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed must be between 0 and 2³² − 1, got {self.seed}")
         if not self.model.name and not self.model.start:
             raise ValueError("a recipe needs model.name, or model.start for the network in a checkpoint")
         _require_finite(asdict(self))

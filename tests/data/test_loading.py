@@ -1,6 +1,7 @@
+import gc
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -228,6 +229,13 @@ class TestBroken:
 
 class TestErrors:
     """What else goes wrong in a worker says so, in one sentence."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch) -> Iterator[None]:
+        """torch gives the workers of a failed loader five seconds to end, whenever it is collected."""
+        monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+        yield
+        gc.collect()
 
     def failing(self, error: Exception, workers: int) -> Loaded:
         def fail(image: Image.Image) -> torch.Tensor:

@@ -1,7 +1,9 @@
 """Checkpoints of a run: whole, kept, and found again whatever happens to the files."""
 
+import io
 import logging
 import random
+import re
 import subprocess
 from collections import OrderedDict
 
@@ -85,8 +87,6 @@ def flip_a_bit(content):
 
 
 def pickle_another(content):
-    import io
-
     torch.save({"step": 2}, file := io.BytesIO())
     return file.getvalue()
 
@@ -113,7 +113,7 @@ def test_the_one_before_a_damaged_one_is_used(checkpoints, damage, caplog):
     message = record.getMessage()
     assert message.startswith(f"the checkpoint {file} is damaged (")
     assert message.endswith("): the one before it is used")
-    assert __import__("re").search(DAMAGES[damage], message)
+    assert re.search(DAMAGES[damage], message)
     assert names(checkpoints) == ["step-00000001.pt", "step-00000002.damaged"]
     assert file.with_suffix(".damaged").read_bytes() == damaged
     checkpoints.save(state(2), 2)

@@ -1,10 +1,12 @@
 """Bad luck and bad input, caused for real: what a user reads, and that nothing is lost."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +107,7 @@ def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypat
     assert [found["step"] for found in metrics(tmp_path, "skipped")] == [5, 6, 14]
     assert "step 6 was skipped: its loss is not finite (2 in a row)" in caplog.text
     assert all(torch.isfinite(w).all() for w in Checkpoints(tmp_path / "checkpoints").newest()["model"].values())
-    assert sum(np.isfinite(losses(tmp_path))) == 27 - 3
+    assert sum(loss is not None for loss in losses(tmp_path)) == 27 - 3
 
 
 def test_a_run_whose_loss_stays_infinite_stops_with_the_last_good_checkpoint(tmp_path):
@@ -213,6 +215,23 @@ def test_too_many_broken_jpegs_stop_the_run(tmp_path, crop):
     assert code == 2, printed
     assert "of 48 pictures do not decode, more than the share of 0.05 that data.broken allows" in printed
     assert "Traceback" not in printed
+
+
+def test_a_signal_to_the_whole_group_leaves_the_workers_time_for_a_checkpoint(tmp_path):
+    picture_folder(tmp_path / "data", broken=0)
+    arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--augment.crop", "resized", "--workers", "2"]
+    arguments += ["--schedule.epochs", "200", "--out", tmp_path / "run"]
+    process, log = command(arguments, tmp_path, wait=False)
+    while last_step(tmp_path / "run") < 4:
+        assert process.exitcode is None, log.read_text()
+        time.sleep(0.002)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for number in [process.pid, *map(int, children), process.pid]:
+        with contextlib.suppress(ProcessLookupError):  # a worker whose epoch is over
+            os.kill(number, signal.SIGTERM)
+    process.join()
+    assert process.exitcode == 143, log.read_text()
+    assert steps_saved(tmp_path)[-1] >= 4
 
 
 def test_fewer_pictures_than_a_batch(tmp_path):

@@ -1,7 +1,6 @@
 """The run's folder: one run at a time, one recipe, and what made it."""
 
 import json
-import multiprocessing
 import os
 import platform
 import signal
@@ -15,6 +14,7 @@ import torch
 import opencrate
 from opencrate.engine.folder import RunFolder, provenance, write_atomically
 from opencrate.recipes import RECIPES, read_recipe
+from tests.runs import FORKS
 
 RECIPE = RECIPES["digits"]()
 
@@ -32,9 +32,8 @@ def folder(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="kills a process as POSIX does")
 def test_a_second_run_is_refused_until_the_first_is_gone(folder):
-    processes = multiprocessing.get_context("spawn")
-    ready = processes.Event()
-    other = processes.Process(target=hold, args=(folder.path, ready))
+    ready = FORKS.Event()
+    other = FORKS.Process(target=hold, args=(folder.path, ready))
     other.start()
     try:
         assert ready.wait(60)

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import re
+import sys
 
 import pytest
 from rich.console import Console
@@ -89,7 +90,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_without_tensorboard(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", console=terminal())
     journal.record("train", 1, loss=0.5)
     journal.close()

@@ -15,7 +15,7 @@ from opencrate.recipes import recipe_text
 from tests.runs import losses, small_recipe
 
 TORCHRUN = [*("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"), "-m"]
-EPOCHS, STEPS = 12, 9  # steps of an epoch
+EPOCHS, STEPS = 8, 9  # steps of an epoch
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
@@ -46,7 +46,7 @@ def test_processes_are_started_by_torchrun(untouched):
 
 @pytest.mark.timeout(240)
 def test_killed_workers_are_started_again_and_leave_no_trace(tmp_path, recipe, untouched):
-    folder = to_the_end(tmp_path, recipe, TORCHRUN, [], kills=((1, 3 * STEPS), (0, 7 * STEPS)))
+    folder = to_the_end(tmp_path, recipe, TORCHRUN, [], kills=((1, 2 * STEPS), (0, 5 * STEPS)))
     assert len(json.loads((folder / "run.json").read_text())) >= 3, "it was not started again"
     assert losses(folder) == losses(untouched)
     for model in ("model", "best"):

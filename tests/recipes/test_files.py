@@ -81,7 +81,7 @@ def test_numbers_as_people_write_them(written, text):
         ("optim: {ema: 1}", "optim.ema must be in [0, 1), got 1.0"),
         ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5"),
         ("definition: papr", "unknown definition 'papr'; did you mean 'paper'?"),
-        ("seed: -1", "probe and seed must not be negative, got 64 and -1"),
+        ("seed: -1", "seed must be between 0 and 2³² − 1, got -1"),
         ("model: {depth: 3}", "a recipe needs model.name, or model.start for the network in a checkpoint"),
     ],
     ids=lambda value: value.split(",")[0],
