@@ -358,7 +358,8 @@ class Packed(Feed):
                 raise ValueError(f"{damage}: it was changed while it was in use")
         stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         shape = (size, self.index.side, self.index.side, self.index.channels)
-        slots = [_Slot(shape, self.device, stream) for _ in range(AHEAD)]
+        with torch.inference_mode(False):  # whoever asks may be in it, the threads that fill them are not
+            slots = [_Slot(shape, self.device, stream) for _ in range(AHEAD)]
         turns = ((slots[k % AHEAD], *batch) for k, batch in enumerate(batches))
         pool = ThreadPoolExecutor(AHEAD, "packed")
         try:

@@ -15,7 +15,7 @@ from ..models import CRATE, load
 from ..operators.table import suggestion
 from ..recipes import Recipe
 
-__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_model", "load_any"]
+__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_model", "load_any", "require_start"]
 
 _OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -79,11 +79,16 @@ def _baseline(folder: Path) -> nn.Module | None:
     return network
 
 
+def require_start(recipe: Recipe) -> None:
+    """Fine-tuning recipes leave a place for the checkpoint: it must have been filled."""
+    if recipe.model.start == "CHECKPOINT":
+        raise ValueError("fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT")
+
+
 def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]) -> nn.Module:
     """A checkpoint's network, adapted to the recipe's pictures and classes."""
     data = recipe.data
-    if recipe.model.start == "CHECKPOINT":
-        raise ValueError("fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT")
+    require_start(recipe)
     model: Any = load_any(recipe.model.start).float().train()
     architecture = model.pretrained_cfg["architecture"]
     if recipe.model.name not in ("", architecture):

@@ -13,6 +13,7 @@ from ..data import Split, open_feeds
 from ..data.loading import seeded
 from ..measures import LayerTable
 from ..recipes import Recipe
+from .building import require_start
 from .folder import RunFolder, write_atomically
 from .options import Options
 from .training import Training
@@ -23,6 +24,7 @@ __all__ = ["split_for", "summary", "train"]
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run the recipe and return its result, which is also the run folder's result.json."""
+    require_start(recipe)
     folder = RunFolder((options.out or Path("runs") / recipe.name).expanduser())
     with joined(options.device) as world, ExitStack() as stack:
         world.on_main(lambda: _enter(stack, folder))

@@ -47,7 +47,10 @@ def _cifar10(name: str, model: Model, expected: Expected = CIFAR_SCALE) -> Recip
 @register
 def cifar10_tiny() -> Recipe:
     """CIFAR-10, CRATE-Tiny, patches of 4 pixels."""
-    return _cifar10("cifar10_tiny", Model("crate_tiny_patch4_32"))
+    measured = Expected(
+        80.0, "1 × H200", "56 s and 31 s to compile", "the paper's settings, batch 512, 60 epochs; ours"
+    )
+    return _cifar10("cifar10_tiny", Model("crate_tiny_patch4_32"), measured)
 
 
 @register

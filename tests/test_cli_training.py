@@ -1,0 +1,161 @@
+"""The commands that train, as a user runs them: what they print, what they leave, what they say to a wrong word."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import timm
+import torch
+
+import opencrate
+from opencrate.cli import main
+from opencrate.recipes import FINETUNING, RECIPES
+from tests.engine.test_faults import FOLDER, picture_folder
+from tests.runs import SMALL, command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run on the digits, and what it printed."""
+    folder = tmp_path_factory.mktemp("run")
+    code, printed = command([*SMALL, "--schedule.epochs", "2", "--out", folder / "run"], folder)
+    assert code == 0, printed
+    return folder / "run", printed
+
+
+def test_a_run_says_what_it_does_and_where_everything_is(run):
+    folder, printed = run
+    assert printed.startswith("small begins: crate_tiny_patch4_32, ")
+    assert "1,438 training and 359 validation pictures" in printed
+    assert len(re.findall(r"^  layer +1 +2\n  R\^c .*\n  non-zero", printed, re.MULTILINE)) == 3  # start and two epochs
+    assert re.search(r"accuracy +[\d.]+ % top-1 on validation \(best [\d.]+ % after epoch \d\)", printed)
+    for name in ("model", "best", "metrics.jsonl", "recipe.yaml"):
+        assert str(folder / name) in printed
+        assert (folder / name).exists()
+    (start,) = json.loads((folder / "run.json").read_text())
+    assert start["seed"] == 0
+    assert start["versions"]["torch"] == torch.__version__
+    assert set(start) == {"started", "command", "seed", "options", "processes", "versions", "git", "hardware"}
+    kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [kinds.count(kind) for kind in ("train", "validation", "layers")] == [18, 2, 3]
+
+
+def test_the_network_of_a_run_is_loaded_by_us_and_by_timm(run):
+    images = torch.randn(2, 1, 16, 16)
+    ours = opencrate.load(run[0] / "model")
+    timms = timm.create_model(f"local-dir:{run[0] / 'model'}", pretrained=True).eval()
+    newest = max((run[0] / "checkpoints").glob("step-*.pt"))
+    for other in (timms, opencrate.load(newest)):
+        assert torch.equal(ours(images), other(images))
+    assert ours.pretrained_cfg["label_names"] == list("0123456789")
+    assert ours.pretrained_cfg["mean"] == [0.305]
+
+
+def test_a_runs_recipe_repeats_it_bit_for_bit(run, tmp_path):
+    arguments = ["--out", tmp_path / "again", "--device", "cpu", "--no-tensorboard"]
+    code, printed = command(["train", run[0] / "recipe.yaml", *arguments], tmp_path)
+    assert code == 0, printed
+    one, other = (folder / "model" / "model.safetensors" for folder in (run[0], tmp_path / "again"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_eval_measures_a_run(run, capsys):
+    main(["eval", str(run[0]), "--knn", "5", "--linear", "--samples", "20", "--device", "cpu"])
+    printed = capsys.readouterr().out
+    rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[:6])
+    assert set(rows) == {"top1", "top5", "loss", "pictures", "knn_5", "linear"}
+    result = json.loads((run[0] / "result.json").read_text())
+    assert float(rows["top1"]) == pytest.approx(result["top1"], abs=5e-3)
+    assert float(rows["linear"]) > 25  # two layers, two epochs; chance is 10
+    assert "definition paper, 20 samples" in printed
+
+
+def test_finetune_replaces_the_head_and_pack_feeds_it(run, tmp_path):
+    picture_folder(tmp_path / "data", broken=0)
+    code, printed = command(["pack", tmp_path / "data", tmp_path / "packed", "--side", "16"], tmp_path)
+    assert (code, printed.splitlines()[0]) == (0, f"{tmp_path / 'packed' / 'train'}: 48 pictures of 2 classes, 0.00 GB")
+    pretraining = [*SMALL, *FOLDER, "--data.root", tmp_path / "packed", "--out", tmp_path / "run"]
+    code, printed = command([*pretraining, "--data.name", "packed"], tmp_path)
+    assert code == 0, printed
+    small = ["--precision", "fp32", "--no-compile", "--device", "cpu", "--schedule.epochs", "3", "--optim.batch", "500"]
+    digits = ["--data.name", "idx", "--data.root", tmp_path / "idx", "--data.size", "16", "--data.num-classes", "4"]
+    write_idx(tmp_path / "idx", 600, 4)
+    arguments = ["finetune", "fashion_mnist", tmp_path / "run", *digits, *small, "--out", tmp_path / "fine"]
+    code, printed = command(arguments, tmp_path)
+    assert code == 0, printed
+    before, after = (opencrate.load(tmp_path / name / "model") for name in ("run", "fine"))
+    assert (before.num_classes, after.num_classes) == (2, 4)
+    assert not torch.equal(before.blocks[0].U, after.blocks[0].U)
+
+
+def write_idx(folder, count, classes):
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for name in ("train", "t10k"):
+        for kind, array in (
+            ("images-idx3", draw.integers(0, 256, (count, 16, 16), dtype=np.uint8)),
+            ("labels-idx1", (np.arange(count) % classes).astype(np.uint8)),
+        ):
+            header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+            (folder / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
+
+
+def test_recipes_are_listed(capsys):
+    main(["recipes"])
+    printed = capsys.readouterr().out
+    for name in RECIPES.keys() | FINETUNING.keys():
+        assert re.search(rf"^  {re.escape(name)} ", printed, re.MULTILINE), name
+    assert "imagenet1k_base             70.8 %  ImageNet-1k, CRATE-Base; paper, table 1; 10 h" in printed
+
+
+def test_help_shows_a_recipes_own_values(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "imagenet1k_base", "--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"--optim\.lr FLOAT +peak learning rate\. \(default: 0\.00024\)", printed)
+    for arguments in (["train", "--help"], ["finetune", "--help"], ["eval", "--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 0
+        assert capsys.readouterr().out.startswith(f"usage: opencrate {arguments[0]} ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "cifar10_tny"], "opencrate: unknown recipe 'cifar10_tny'; did you mean 'cifar10_tiny'?\n"),
+        (["finetune", "pet"], "opencrate: unknown recipe 'pet'; did you mean 'pets'?\n"),
+        (["train", "no.yaml"], "No such file or directory: 'no.yaml'\n"),
+        (["train", "digits", "--data.name", "digitz"], "opencrate: unknown dataset 'digitz'; did you mean 'digits'?\n"),
+        (["train", "digits", "--optim.name", "lino"], "opencrate: unknown optimiser 'lino'; did you mean 'lion'?\n"),
+        (
+            ["train", "digits", "--model.sparsify", "itsa"],
+            "opencrate: unknown sparsification 'itsa'; did you mean 'ista'?\n",
+        ),
+        (["finetune", "cifar10"], "give it, --model.start RUN_OR_CHECKPOINT\n"),
+        (["eval", "nowhere"], "name a recipe, --recipe NAME\n"),
+    ],
+)
+def test_wrong_names_are_one_sentence(tmp_path, monkeypatch, capsys, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.endswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--optim.lrr", "1"], "--optim.lr"),
+        (["--optim.lr", "fast"], "fast"),
+        (["--optim.lr", "-1"], "must be positive"),
+    ],
+)
+def test_wrong_fields_are_told_with_the_right_ones(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "digits", *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
