@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from timm.models import save_for_hf
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Feed, Split
-from ..measures import layerwise
+from ..measures import LayerTable, layerwise
 from ..models import CRATE, save_pretrained
 from ..recipes import Recipe
 from .building import build_model, build_optimizer, build_schedule, compile_model
@@ -82,6 +82,9 @@ class Training:
         self.step = self.bad_steps = self.skipped = 0
         self.seconds = self.start_up = 0.0
         self.best: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}
+        self.table: LayerTable | None = None
+        self.probe_images: Tensor | None = None
         self.signal: int | None = None
         self.saved_at = time.monotonic()
 
@@ -94,8 +97,8 @@ class Training:
         try:
             with self._signals():
                 self._introduce()
-                if self.step == 0:
-                    self._open_the_box(epoch=0, shown=True)
+                if self.step in (0, self.total):  # at the end, if all steps were done and the result not written down
+                    self._open_the_box(self.step // self.steps_per_epoch, shown=True)
                 self.journal.begin_progress(self.total, self.step)
                 for epoch in range(self.step // self.steps_per_epoch, self.recipe.schedule.epochs):
                     self._epoch(epoch)
@@ -217,9 +220,9 @@ class Training:
         if self.recipe.probe == 0 or not self.recipe_is_white:
             return
         begun = time.perf_counter()
-        model = self._plain()
+        model = self.ema.module if self.ema else self._plain()
         if self.world.main:
-            if not hasattr(self, "probe_images"):
+            if self.probe_images is None:
                 apart = max(1, len(self.validation_feed) // self.recipe.probe)
                 images = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))[0]
                 self.probe_images = images
@@ -250,7 +253,7 @@ class Training:
             "ema": self.ema.module.state_dict() if self.ema else None,
             "random": self.world.gather(random_states(self.world.device)),
             "best": self.best,
-            "last": getattr(self, "last", {}),
+            "last": self.last,
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
@@ -296,7 +299,7 @@ class Training:
             "parameters": self.parameters,
             "training_seconds": round(self.seconds, 2),
             "start_up_seconds": round(self.start_up, 2),
-            "layers": self.table.to_dict() if hasattr(self, "table") else None,
+            "layers": self.table.to_dict() if self.table else None,
             "model": str(self.folder.model),
         }
 
