@@ -4,6 +4,7 @@ The parts that train are imported by the commands that need them: the others sta
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -73,7 +74,7 @@ def train(arguments: list[str]) -> None:
     from .recipes import RECIPES
 
     name, rest = _leading(arguments, "train", "RECIPE_OR_FILE", RECIPES)
-    _train(_recipe(name, RECIPES), rest, f"opencrate train {name}")
+    _train(_recipe(name, RECIPES), rest, f"opencrate train {name}", ["train", *arguments])
 
 
 def finetune(arguments: list[str]) -> None:
@@ -83,8 +84,10 @@ def finetune(arguments: list[str]) -> None:
     name, rest = _leading(arguments, "finetune", "RECIPE CHECKPOINT", FINETUNING)
     recipe = _recipe(name, FINETUNING)
     if rest and not rest[0].startswith("-"):
-        recipe = replace(recipe, model=replace(recipe.model, start=rest.pop(0)))
-    _train(recipe, rest, f"opencrate finetune {name} CHECKPOINT")
+        start = rest.pop(0)
+        start = str(Path(start).expanduser().resolve()) if Path(start).expanduser().exists() else start
+        recipe = replace(recipe, model=replace(recipe.model, start=start))
+    _train(recipe, rest, f"opencrate finetune {name} CHECKPOINT", ["finetune", *arguments])
 
 
 def _leading(arguments: list[str], command: str, usage: str, table: dict[str, Any]) -> tuple[str, list[str]]:
@@ -109,7 +112,7 @@ def _recipe(name: str, table: dict[str, Any]) -> "Recipe":
     return named(name, table)
 
 
-def _train(recipe: "Recipe", arguments: list[str], prog: str) -> None:
+def _train(recipe: "Recipe", arguments: list[str], prog: str, command: list[str]) -> None:
     from . import engine
     from .recipes import Recipe
 
@@ -120,7 +123,7 @@ def _train(recipe: "Recipe", arguments: list[str], prog: str) -> None:
 
     job = tyro.cli(Job, args=arguments, default=Job(recipe, engine.Options()), prog=prog)
     if job.options.processes > 1 and not engine.under_torchrun():
-        sys.exit(engine.launch(job.options.processes))
+        engine.launch(command, job.options.processes)
     result = engine.train(job.recipe, job.options)
     if engine.is_main():
         print(engine.summary(result))
@@ -135,6 +138,7 @@ def evaluate(arguments: list[str]) -> None:
         print("opencrate eval RUN_OR_CHECKPOINT --help lists the options.")
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
     checkpoint, rest = arguments[0], arguments[1:]
+    rest = [part for word in rest for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     recipe = None
     if "--recipe" in rest[:-1]:
         at = rest.index("--recipe")
@@ -158,6 +162,7 @@ def pack(
         skipped = f", {len(index.skipped)} did not decode" if index.skipped else ""
         size = sum(shard.size for shard in index.shards) / 1e9
         print(f"{out / name}: {index.count:,} pictures of {len(index.classes)} classes, {size:.2f} GB{skipped}")
+    print(f"train from them with --data.name packed --data.root {out}")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -191,8 +196,14 @@ def main(arguments: list[str] | None = None) -> None:
                 description="CRATE, the white-box transformer: train it, look into it, and trust what you see.",
             )
     except (ValueError, OSError) as error:
-        print(f"opencrate: {error}", file=sys.stderr)
+        _tell(str(error))
         sys.exit(2)
     except KeyboardInterrupt as stopped:
-        print(f"opencrate: {stopped or 'stopped'}", file=sys.stderr)
+        _tell(str(stopped) or "stopped")
         sys.exit(getattr(stopped, "code", 130))
+
+
+def _tell(sentence: str) -> None:
+    """On stderr, and of several processes only the first: they all have the same to say."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"opencrate: {sentence}", file=sys.stderr)

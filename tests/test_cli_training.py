@@ -134,7 +134,7 @@ def test_help_shows_a_recipes_own_values(capsys):
             ["train", "digits", "--model.sparsify", "itsa"],
             "opencrate: unknown sparsification 'itsa'; did you mean 'ista'?\n",
         ),
-        (["finetune", "cifar10"], "give it, --model.start RUN_OR_CHECKPOINT\n"),
+        (["finetune", "cifar10"], "starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT\n"),
         (["eval", "nowhere"], "name a recipe, --recipe NAME\n"),
     ],
 )

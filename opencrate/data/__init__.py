@@ -55,6 +55,11 @@ def open_feeds(
         open_feed(data, augment, flag, seed, device, workers, compiled=compiled) for flag in (True, False)
     )
     require_same_classes(training.classes, validation.classes)
+    if len(training.classes) != data.num_classes:
+        raise ValueError(
+            f"{data.root} has {len(training.classes)} classes and the recipe {data.num_classes}:"
+            f" give --data.num-classes {len(training.classes)}"
+        )
     return training, validation
 
 

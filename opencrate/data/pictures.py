@@ -265,7 +265,7 @@ def _first(names: list[str]) -> str:
 def split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder: give the one with the pictures, --data.root FOLDER")
-    names = dict.fromkeys([split, *(VALIDATION_NAMES if split in VALIDATION_NAMES else ())])
+    names = VALIDATION_NAMES if split == VALIDATION_NAMES[0] else (split,)  # the default goes by several names
     for name in names:
         if (root / name).is_dir():
             return root / name

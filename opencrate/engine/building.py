@@ -82,7 +82,7 @@ def _baseline(folder: Path) -> nn.Module | None:
 def require_start(recipe: Recipe) -> None:
     """Fine-tuning recipes leave a place for the checkpoint: it must have been filled."""
     if recipe.model.start == "CHECKPOINT":
-        raise ValueError("fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT")
+        raise ValueError("fine-tuning starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT")
 
 
 def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]) -> nn.Module:
@@ -121,9 +121,15 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
         weights = timm.optim.param_groups_weight_decay(
             unwrap_model(model), settings.weight_decay, no_weight_decay_list=tuple(spared)
         )
-    return timm.optim.create_optimizer_v2(
-        weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
-    )
+    try:
+        optimizer = timm.optim.create_optimizer_v2(
+            weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
+        )
+    except (AssertionError, TypeError, ImportError, RuntimeError) as error:
+        raise ValueError(f"the optimiser {settings.name} cannot be made: {' '.join(str(error).split())}") from error
+    if settings.betas is not None and "betas" not in optimizer.param_groups[0]:
+        raise ValueError(f"the optimiser {settings.name} has no betas: leave optim.betas out")
+    return optimizer
 
 
 def build_schedule(

@@ -72,8 +72,9 @@ class Checkpoints:
         return sorted(int(name[1]) for name in found if name)
 
     def newest(self) -> State | None:
-        """The newest whole checkpoint; damaged ones are named in the log and set aside."""
-        for step in reversed(self.steps()):
+        """The newest whole checkpoint; damaged ones are named in the log and set aside, and not if all are."""
+        found = self.steps()
+        for step in reversed(found):
             file = self.directory / f"step-{step:08d}.pt"
             try:
                 _require_sums(file)
@@ -81,14 +82,28 @@ class Checkpoints:
                 if state.get("format") == _FORMAT and state.get("step") == step:
                     return state
                 reason = "it is not one of this version"
-            except (PermissionError, MemoryError):
-                raise
             except Exception as error:  # a damaged file fails anywhere in the reader
+                if _of_the_machine(error):
+                    raise
                 reason = " ".join(str(error).split())[:100]
-            instead = "the one before it is used" if step != self.steps()[0] else "there is none before it"
+            instead = "the one before it is used" if step != found[0] else "there is none before it"
             log.warning("the checkpoint %s is damaged (%s): %s", file, reason, instead)
             file.replace(file.with_suffix(".damaged"))
+        if found:
+            raise ValueError(f"no checkpoint in {self.directory} can be read; the same command again begins anew")
         return None
+
+    def set_aside(self, step: int) -> None:
+        """Take the checkpoint of a step out of use, if there is one and an older one to go back to."""
+        if step in self.steps()[1:]:
+            file = self.directory / f"step-{step:08d}.pt"
+            file.replace(file.with_suffix(".suspect"))
+
+
+def _of_the_machine(error: Exception) -> bool:
+    """Whether reading failed for a reason that is not the file's. EINVAL is: damage may send the reader anywhere."""
+    system = isinstance(error, OSError) and error.errno != errno.EINVAL
+    return system or isinstance(error, MemoryError) or "allocate memory" in str(error)
 
 
 def _is_full(error: BaseException | None) -> bool:

@@ -1,14 +1,15 @@
 """Evaluation: accuracy on a split, each picture counted once on any number of processes."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import cross_entropy
 
-from ..data import Feed
-from .stepping import DTYPES
+from ..data import Batch, Feed
+from .stepping import autocast
 from .world import World
 
 __all__ = ["evaluate"]
@@ -16,17 +17,30 @@ __all__ = ["evaluate"]
 BATCH = 512
 
 
+def _rounds(model: nn.Module, feed: Feed, world: World, batch: int) -> Iterator[Batch]:
+    """This process's batches. Passing through a sharded network takes all processes, so all do as many rounds."""
+    done = 0
+    for images, targets in feed.evaluate(batch, world.rank, world.size):
+        done += 1
+        yield images, targets
+    if isinstance(model, FSDPModule):
+        share = -(-len(feed) // world.size)
+        for _ in range(done, -(-share // batch)):
+            first = next(iter(feed.evaluate(1)))[0]
+            yield first, torch.full((1,), -1, device=world.device)
+
+
 @torch.inference_mode()
 def evaluate(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = BATCH) -> dict[str, Any]:
     """Top-1 and top-5 accuracy in per cent, mean loss, and how many pictures were counted."""
-    was_training, device, dtype = model.training, world.device, DTYPES.get(precision)
+    was_training, device = model.training, world.device
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64, device=device)  # top-1, top-5, loss, pictures
     try:
         # Eager: the last batch is smaller, and compiling for it would take longer than it saves.
         with torch.compiler.set_stance("force_eager"):
-            for images, targets in feed.evaluate(batch, world.rank, world.size):
-                with torch.autocast(device.type, dtype) if dtype else nullcontext():
+            for images, targets in _rounds(model, feed, world, batch):
+                with autocast(device, precision):
                     logits = model(images).float()
                 counted = targets >= 0
                 best = logits.topk(min(5, logits.shape[-1])).indices == targets[:, None]

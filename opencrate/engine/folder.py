@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,17 +50,20 @@ class RunFolder:
 
     def begin(self, recipe: Recipe, options: dict[str, Any], resume: bool) -> None:
         """Write down what makes this run; a folder with another recipe in it is refused."""
-        if self.recipe.is_file():
+        begun = self.result.is_file() or any(self.checkpoints.glob("step-*"))
+        if resume and not self.recipe.is_file():
+            raise ValueError(f"there is no run to resume in {self.path}")
+        if begun and self.recipe.is_file():
             changed = differences(read_recipe(self.recipe), recipe)
             if changed:
                 raise ValueError(
                     f"{self.path} holds a run with another recipe ({', '.join(changed[:3])}"
                     f"{', …' if len(changed) > 3 else ''}): give this one a folder of its own, --out"
                 )
-        elif resume:
-            raise ValueError(f"there is no run to resume in {self.path}")
-        else:
+        else:  # also where an earlier start came to no checkpoint
             write_atomically(self.recipe, recipe_text(recipe))
+        for leftover in [*self.path.glob(".best-*"), *self.path.glob(".model-*")]:  # of a process that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
         starts = _read_json(self.record, list) if self.record.is_file() else []
         write_atomically(self.record, json.dumps([*starts, provenance(recipe.seed, options)], indent=2) + "\n")
 
@@ -125,5 +129,8 @@ def _revision() -> str | None:
 
 def write_atomically(file: Path, text: str) -> None:
     scratch = file.with_name(f".{file.name}.tmp")
-    scratch.write_text(text, encoding="utf-8")
+    with scratch.open("w", encoding="utf-8") as open_file:
+        open_file.write(text)
+        open_file.flush()
+        os.fsync(open_file.fileno())
     scratch.replace(file)

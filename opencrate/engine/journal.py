@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from ..measures import LayerTable
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "plain_numbers"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
 COLUMNS = 100  # of the table of layers, at most
@@ -48,8 +48,7 @@ class Journal:
         """One line of metrics.jsonl; numbers also go to TensorBoard."""
         if self.file is None:
             return
-        plain = {name: None if isinstance(v, float) and not isfinite(v) else v for name, v in values.items()}
-        self.file.write(json.dumps({"kind": kind, "step": step, **plain}) + "\n")
+        self.file.write(json.dumps(plain_numbers({"kind": kind, "step": step, **values})) + "\n")
         self.file.flush()
         if self.writer:
             for name, value in values.items():
@@ -60,9 +59,9 @@ class Journal:
         """The white box: R^c and non-zero fraction of every layer; always written down, on the terminal if `shown`."""
         self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
         if self.writer:
-            for name, label in (("Rc", "Rc"), ("nonzero", "nonzero")):
+            for name in ("Rc", "nonzero"):
                 for row in table.rows:
-                    self.writer.add_scalar(f"{label}/layer_{row['layer']:02.0f}", row[name], step)
+                    self.writer.add_scalar(f"{name}/layer_{row['layer']:02.0f}", row[name], step)
         if shown:
             self.say(_small_table(table))
 
@@ -127,6 +126,15 @@ def _small_table(table: LayerTable) -> str:
     )
 
 
+def plain_numbers(values: Any) -> Any:
+    """The same without numbers that JSON does not know: they become null."""
+    if isinstance(values, dict):
+        return {name: plain_numbers(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [plain_numbers(value) for value in values]
+    return None if isinstance(values, float) and not isfinite(values) else values
+
+
 def _keep_until(metrics: Path, step: int) -> None:
     """Drop what was written after the checkpoint from which the run goes on, and a line cut short by a kill."""
     if not metrics.is_file():
@@ -134,7 +142,7 @@ def _keep_until(metrics: Path, step: int) -> None:
     kept = []
     for line in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
+            if json.loads(line)["step"] <= step and step > 0:
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue
@@ -148,4 +156,4 @@ def _tensorboard(directory: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(directory), purge_step=step + 1 if step else None)
+    return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)

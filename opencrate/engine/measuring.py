@@ -58,11 +58,14 @@ def run_of(checkpoint: str) -> Path | None:
 
 def data_of(checkpoint: str, recipe: str | None) -> Dataset:
     """The pictures that belong to a checkpoint: its run's, or those of a recipe."""
+    if recipe is not None and recipe.endswith((".yaml", ".yml")):
+        return read_recipe(recipe).data
     if recipe is not None:
         return named(recipe, RECIPES | FINETUNING).data
     folder = run_of(checkpoint)
     if folder is None:
-        raise ValueError(f"{checkpoint} lies in no run that tells its pictures: name a recipe, --recipe NAME")
+        missing = "" if Path(checkpoint).expanduser().exists() else " does not exist here, or"
+        raise ValueError(f"{checkpoint}{missing} lies in no run that tells its pictures: name a recipe, --recipe NAME")
     return read_recipe(folder / "recipe.yaml").data
 
 

@@ -1,4 +1,4 @@
-"""How a recipe is run here and now. None of it changes what is computed, but for rounding."""
+"""How a recipe is run here and now. None of it changes what is computed, but for rounding and dropout's draws."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to run it: this changes nothing of what is computed, but for rounding.
+    """How to run it: this changes nothing of what is computed, but for rounding and the draws of dropout.
 
     Args:
         out: the run's folder; runs/NAME unless given. The same command again goes on where it stopped.
@@ -42,9 +42,11 @@ class Options:
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
+        if self.out is not None:
+            object.__setattr__(self, "out", Path(self.out))  # a string will do
         for name in ("processes", "micro_batch", "evaluate_epochs", "log_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("save_minutes", "save_steps", "keep_epochs"):
-            if getattr(self, name) < 0:
+        for name in ("save_minutes", "save_steps", "keep_epochs", "workers"):
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")

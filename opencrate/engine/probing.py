@@ -1,7 +1,6 @@
 """What frozen features are worth: nearest neighbours, a linear probe, and ImageNet's reassessed labels."""
 
 import math
-from contextlib import nullcontext
 
 import torch
 from timm.data import RealLabelsImagenet
@@ -10,7 +9,7 @@ from torch.nn.functional import cross_entropy, normalize, pad
 
 from ..data import Feed
 from ..data.loading import Loaded
-from .stepping import DTYPES
+from .stepping import autocast
 from .world import World
 
 __all__ = ["features", "knn", "linear_probe", "real"]
@@ -23,10 +22,10 @@ def features(
     model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512
 ) -> tuple[Tensor, Tensor]:
     """What the classifier sees of every picture (n, d), and the classes (n,); for one process."""
-    dtype, found = DTYPES.get(precision), []
+    found = []
     model.eval()
     for images, targets in feed.evaluate(batch):
-        with torch.autocast(world.device.type, dtype) if dtype else nullcontext():
+        with autocast(world.device, precision):
             rows = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
         found.append((rows.float()[targets >= 0], targets[targets >= 0]))
     rows, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -86,10 +85,9 @@ def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", ba
         raise ValueError(
             f"ImageNet-ReaL has labels for 50,000 validation pictures, and here are {len(names)}"
         ) from error
-    dtype = DTYPES.get(precision)
     model.eval()
     for images, targets in feed.evaluate(batch):
-        with torch.autocast(world.device.type, dtype) if dtype else nullcontext():
+        with autocast(world.device, precision):
             logits = model(images).float()
         logits = pad(logits, (0, 1), value=-math.inf)
         logits[targets < 0, -1] = math.inf  # what does not decode is of a class that no picture has

@@ -15,6 +15,7 @@ from ..measures import LayerTable
 from ..recipes import Recipe
 from .building import require_start
 from .folder import RunFolder, write_atomically
+from .journal import plain_numbers
 from .options import Options
 from .training import Training
 from .world import World, joined
@@ -27,6 +28,8 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     require_start(recipe)
     folder = RunFolder((options.out or Path("runs") / recipe.name).expanduser())
     with joined(options.device) as world, ExitStack() as stack:
+        if options.processes not in (1, world.size):
+            raise ValueError(f"torchrun started {world.size} processes, and --processes says {options.processes}")
         world.on_main(lambda: _enter(stack, folder))
         world.on_main(lambda: folder.begin(recipe, _plain(options), options.resume))
         if (result := world.on_main(folder.finished)) is not None:
@@ -37,10 +40,9 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
             if not _is_out_of_memory(error):
                 raise
             micro = split_for(recipe, options, world).micro_batch
-            raise ValueError(
-                f"out of memory with a micro-batch of {micro} on {world.device}: lower it, --micro-batch"
-                f" {max(1, micro // 2)} (the global batch stays {recipe.optim.batch})"
-            ) from error
+            lower = f"lower it, --micro-batch {micro // 2} (the global batch stays {recipe.optim.batch})"
+            hint = lower if micro > 1 else "the network is too large for this machine"
+            raise ValueError(f"out of memory with a micro-batch of {micro} on {world.device}: {hint}") from error
 
 
 def _enter(stack: ExitStack, folder: RunFolder) -> None:
@@ -67,8 +69,7 @@ def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) ->
     with seeded(recipe.seed):  # the same weights on every process
         training = Training(recipe, options, folder, feeds, split, world)
     result = training.run()
-    if world.main:
-        write_atomically(folder.result, json.dumps(result, indent=2) + "\n")
+    world.on_main(lambda: write_atomically(folder.result, json.dumps(plain_numbers(result), indent=2) + "\n"))
     return result
 
 
@@ -84,10 +85,11 @@ def summary(result: dict[str, Any]) -> str:
         f"  accuracy   {result['top1']:.2f} % top-1 on validation"
         f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
         f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"
-        f" and {result['start_up_seconds']:.1f} s for the first one{skipped}\n"
+        f" (and {result['start_up_seconds']:.1f} s to start up){skipped}\n"
         f"  model      {folder / 'model'}  (opencrate.load, opencrate describe; the best epoch's: {folder / 'best'})\n"
         f"  metrics    {folder / 'metrics.jsonl'}\n"
-        f"  recipe     {folder / 'recipe.yaml'}  (opencrate train repeats it; run.json tells what made this run)"
+        f"  recipe     opencrate train {folder / 'recipe.yaml'} --out ANOTHER repeats it;"
+        f" {folder / 'run.json'} tells what made this run"
     )
 
 
@@ -98,14 +100,11 @@ def split_for(recipe: Recipe, options: Options, world: World) -> Split:
     if batch % pieces:
         pairs = ", in pairs for mixup," if mirrored else ""
         raise ValueError(f"a global batch of {batch} cannot be divided{pairs} among {world.size} processes")
-    share = batch // world.size
-    parts = next(
-        parts
-        for parts in range(1, share + 1)
-        if (share % parts == 0 and share // parts <= options.micro_batch and not (mirrored and share // parts % 2))
-        or parts == share
-    )
-    return Split(batch, parts, world.rank, world.size, mirrored)
+    share, whole = batch // world.size, 2 if mirrored else 1
+    sizes = [size for size in range(whole, share + 1, whole) if share % size == 0 and size <= options.micro_batch]
+    if not sizes:
+        raise ValueError(f"mixup works on pairs: --micro-batch must be at least 2, got {options.micro_batch}")
+    return Split(batch, share // max(sizes), world.rank, world.size, mirrored)
 
 
 def _cores() -> int:

@@ -5,15 +5,17 @@ not finite can be skipped without making the device wait. What the processes mus
 with the loss, in one sum.
 """
 
+import math
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from timm.data import Mixup
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
@@ -22,10 +24,16 @@ from ..data.loading import seeded
 from ..recipes import Recipe
 from .world import World, synchronise_gradients
 
-__all__ = ["Outcome", "Stepper"]
+__all__ = ["Outcome", "Stepper", "autocast"]
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WARM_UP = 3  # passes before a graph is recorded
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Products in half precision, or nothing for fp32."""
+    dtype = DTYPES.get(precision)
+    return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -67,8 +75,8 @@ class Stepper:
                     known = self._announce(tally, stop, save)
                 self.passes.backward()
         outcome = known.read()
-        if outcome.finite:
-            self._move()
+        if outcome.finite and not self._move():
+            return replace(outcome, loss=math.inf)
         return outcome
 
     def mix(self, images: Tensor, targets: Tensor, number: int) -> Batch:
@@ -81,8 +89,7 @@ class Stepper:
 
     def loss(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The micro-batch's share of the loss, and (loss, correct) as a report."""
-        dtype = DTYPES.get(self.recipe.precision)
-        with torch.autocast(self.world.device.type, dtype) if dtype else nullcontext():
+        with autocast(self.world.device, self.recipe.precision):
             logits = self.model(images)
         smoothing = 0.0 if self.mixup else self.recipe.label_smoothing  # timm's mixup smooths the labels itself
         loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing) / self.split.parts
@@ -93,12 +100,21 @@ class Stepper:
         tally[2], tally[3] = float(stop), float(save)
         return _Announcement(self.world.sum(tally), counted=self.mixup is None)
 
-    def _move(self) -> None:
+    def _move(self) -> bool:
+        """Whether the optimiser moved: not if the gradient that is to be clipped is not finite.
+
+        With fp16 the scaler sees to that. Without clipping nobody looks at gradients, for the host would have to wait
+        for them; what a checkpoint would keep of them is looked at when it is written.
+        """
         if self.recipe.optim.clip:
             self.scaler.unscale_(self.optimizer)
-            clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+            norm: Any = clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            if not self.scaler.is_enabled() and not norm.isfinite():
+                return False
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        return True
 
 
 class _Announcement:

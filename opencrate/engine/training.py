@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,12 +25,13 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Feed, Split
+from ..data.loading import seeded
 from ..measures import LayerTable, layerwise
 from ..models import CRATE, save_pretrained
 from ..recipes import Recipe
 from .building import build_model, build_optimizer, build_schedule, compile_model
 from .checkpoints import Checkpoints, random_states, restore_random_states, seed_process
-from .evaluation import evaluate
+from .evaluation import BATCH, evaluate
 from .folder import RunFolder
 from .journal import Journal
 from .options import Options
@@ -52,7 +54,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Training:
-    """A recipe at work. `step` is the number of steps done; everything else follows from it and the weights."""
+    """A recipe at work. `step` is the number of steps done, from which order, crops and learning rate follow."""
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class Training:
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.table: LayerTable | None = None
+        self.whole: nn.Module | None = None  # of a sharded network
         self.probe_images: Tensor | None = None
         self.signal: int | None = None
         self.saved_at = time.monotonic()
@@ -135,7 +138,7 @@ class Training:
             if last and self.world.device.type == "cuda":
                 torch.cuda.synchronize()
             if last or self.step % self.options.log_steps == 0:
-                window = self._log(window, epoch, outcome)
+                window = self._log(window, epoch)
             if outcome.stop and not last:
                 self._save()
                 raise Stopped(self.signal or signal.SIGTERM, self.step)
@@ -167,13 +170,14 @@ class Training:
         if self.world.main:
             log.warning("step %d was skipped: its loss is not finite (%d in a row)", self.step, self.bad_steps)
         if self.bad_steps >= self.recipe.optim.bad_steps:
-            kept = self.checkpoints.steps()
-            good = f"the last good checkpoint, of step {kept[-1]}, is kept" if kept else "there is no checkpoint yet"
+            if self.world.main:  # what was saved last before them may be what made them so
+                self.checkpoints.set_aside(self.step - self.bad_steps)
             raise ValueError(
-                f"the loss was not finite in {self.bad_steps} steps in a row, the last of them step {self.step}: {good}"
+                f"the loss was not finite in {self.bad_steps} steps in a row, the last of them step {self.step}:"
+                f" {self._kept()}"
             )
 
-    def _log(self, window: "_Window", epoch: int, outcome: Outcome) -> "_Window":
+    def _log(self, window: "_Window", epoch: int) -> "_Window":
         values = window.means()
         lr = self.optimizer.param_groups[0]["lr"]
         self.journal.record("train", self.step, epoch=epoch + 1, **values, lr=lr)
@@ -194,14 +198,15 @@ class Training:
             self._evaluate(epoch)
         self._open_the_box(epoch + 1, shown=evaluated)
         keep = self.options.keep_epochs and (epoch + 1) % self.options.keep_epochs == 0
-        if self.bad_steps == 0:
+        if self.bad_steps == 0 or stop:
             self._save(epoch + 1 if keep else None)
         if stop and not final:
             raise Stopped(self.signal or signal.SIGTERM, self.step)
 
     def _evaluate(self, epoch: int) -> None:
         model = self.ema.module if self.ema else self.model
-        found = evaluate(model, self.validation_feed, self.world, self.recipe.precision)
+        batch = min(BATCH, self.split.micro_batch)
+        found = evaluate(model, self.validation_feed, self.world, self.recipe.precision, batch)
         self.journal.record("validation", self.step, epoch=epoch + 1, **found)
         self.last = found | {"epoch": epoch + 1}
         better = found["top1"] > self.best.get("top1", -1.0)
@@ -217,24 +222,19 @@ class Training:
 
     def _open_the_box(self, epoch: int, shown: bool) -> None:
         """R^c and non-zero fraction of every layer on the same pictures every time."""
-        if self.recipe.probe == 0 or not self.recipe_is_white:
-            return
-        begun = time.perf_counter()
-        model = self.ema.module if self.ema else self._plain()
-        if self.world.main:
-            if self.probe_images is None:
-                apart = max(1, len(self.validation_feed) // self.recipe.probe)
-                images = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))[0]
-                self.probe_images = images
-                begun = time.perf_counter()
-            with torch.compiler.set_stance("force_eager"):
-                table = layerwise(cast(CRATE, model), self.probe_images, self.recipe.definition)
-            self.table = table
-            self.journal.layers(table, self.step, epoch, time.perf_counter() - begun, shown)
+        if self.recipe.probe and isinstance(self._unwrapped(), CRATE):
+            model = self._judged()
+            self.world.on_main(lambda: self._measure_layers(cast(CRATE, model), epoch, shown))
 
-    @property
-    def recipe_is_white(self) -> bool:
-        return isinstance(self._unwrapped(), CRATE)
+    def _measure_layers(self, model: CRATE, epoch: int, shown: bool) -> None:
+        if self.probe_images is None:
+            apart = max(1, len(self.validation_feed) // self.recipe.probe)
+            images, targets = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))
+            self.probe_images = images[targets >= 0]
+        begun = time.perf_counter()
+        with torch.compiler.set_stance("force_eager"):
+            self.table = layerwise(model, self.probe_images, self.recipe.definition)
+        self.journal.layers(self.table, self.step, epoch, time.perf_counter() - begun, shown)
 
     # saving and going on
 
@@ -254,18 +254,35 @@ class Training:
             "random": self.world.gather(random_states(self.world.device)),
             "best": self.best,
             "last": self.last,
+            "bad_steps": self.bad_steps,
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
         unwrapped = self._unwrapped()
         if isinstance(unwrapped, CRATE):
             state["config"] = unwrapped.config()  # `opencrate.load` reads a checkpoint too
+        self.world.on_main(lambda: self._require_finite(state))
         self.world.on_main(lambda: str(self.checkpoints.save(state, self.step, epoch)))
         self.saved_at = time.monotonic()
 
+    def _require_finite(self, state: dict[str, Any]) -> None:
+        """A gradient may be infinite where the loss is not: no checkpoint keeps what it leaves behind."""
+        moments = (value for values in state["optimizer"]["state"].values() for value in values.values())
+        for value in (*state["model"].values(), *moments):
+            if isinstance(value, Tensor) and value.is_floating_point() and not value.isfinite().all():
+                raise ValueError(
+                    f"weights or momenta are no longer finite at step {self.step}, though the loss was:"
+                    f" {self._kept()}; a clipped gradient (--optim.clip 1) would have been looked at"
+                )
+
+    def _kept(self) -> str:
+        kept = self.checkpoints.steps()
+        return f"the last good checkpoint, of step {kept[-1]}, is kept" if kept else "there is no checkpoint yet"
+
     def _resume(self) -> None:
-        state = self.checkpoints.newest() if self.world.main else None
-        found = self.world.on_main(lambda: state is not None)
+        read: list[dict[str, Any] | None] = [None]
+        found = self.world.on_main(lambda: self._read_newest(read))
+        state = read[0]
         if not found:
             seed_process(self.recipe.seed, self.world.rank, 0)
             return
@@ -273,17 +290,22 @@ class Training:
         state = state or {}
         set_model_state_dict(self.model, state.get("model", {}), options=options)
         set_optimizer_state_dict(self.model, self.optimizer, state.get("optimizer", {}), options=options)
-        small = ("step", "scaler", "ema", "random", "best", "last", "skipped", "seconds")
+        small = ("step", "scaler", "ema", "random", "best", "last", "bad_steps", "skipped", "seconds")
         rest = self.world.on_main(lambda: {key: state[key] for key in small})
-        self.step, self.best, self.last = rest["step"], rest["best"], rest["last"]
-        self.skipped, self.seconds = rest["skipped"], rest["seconds"]
-        self.stepper.scaler.load_state_dict(rest["scaler"]) if rest["scaler"] else None
+        for name in ("step", "best", "last", "bad_steps", "skipped", "seconds"):
+            setattr(self, name, rest[name])
+        if rest["scaler"]:
+            self.stepper.scaler.load_state_dict(rest["scaler"])
         if self.ema:
             self.ema.module.load_state_dict(rest["ema"])
         if self.world.rank < len(rest["random"]) and self.world.size == len(rest["random"]):
             restore_random_states(rest["random"][self.world.rank], self.world.device)
         else:  # another number of processes than before
             seed_process(self.recipe.seed, self.world.rank, self.step)
+
+    def _read_newest(self, into: list[dict[str, Any] | None]) -> bool:
+        into[0] = self.checkpoints.newest()
+        return into[0] is not None
 
     def _finish(self) -> dict[str, Any]:
         self._save_model(self.folder.model)
@@ -305,13 +327,16 @@ class Training:
 
     def _save_model(self, directory: Path) -> None:
         """In the format that `opencrate.load` and the Hub take; a baseline's in timm's."""
-        model = self.ema.module if self.ema else self._plain()
-        if not self.world.main:
-            return
-        if isinstance(model, CRATE):
-            save_pretrained(model, directory)
-        else:
-            save_for_hf(model, str(directory), model_args=getattr(model, "built_with", None), safe_serialization=True)
+        model = self._judged()
+        self.world.on_main(
+            lambda: (
+                str(save_pretrained(model, directory)) if isinstance(model, CRATE) else _save_baseline(model, directory)
+            )
+        )
+
+    def _judged(self) -> nn.Module:
+        """The network that is evaluated, measured and saved."""
+        return self.ema.module if self.ema else self._plain()
 
     def _unwrapped(self) -> nn.Module:
         return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
@@ -323,9 +348,11 @@ class Training:
         state = get_model_state_dict(self.model, options=FULL)
         if not self.world.main:
             return self.model
-        whole = build_model(self.recipe, self.training_feed.classes)
-        whole.load_state_dict(state)
-        return whole.to(self.world.device)
+        if self.whole is None:
+            with seeded(self.recipe.seed):
+                self.whole = build_model(self.recipe, self.training_feed.classes).to(self.world.device)
+        self.whole.load_state_dict(state)
+        return self.whole
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -350,6 +377,15 @@ class Training:
         finally:
             for caught, handler in before.items():
                 signal.signal(caught, handler)
+
+
+def _save_baseline(model: nn.Module, directory: Path) -> None:
+    """As timm does, but whole files replace the old ones."""
+    directory.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+        save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
+        for file in Path(scratch).iterdir():
+            file.replace(directory / file.name)
 
 
 class _Window:

@@ -54,6 +54,8 @@ class World:
                 outcome[0] = action()
             except (ValueError, OSError) as error:
                 outcome[1] = error
+            except Exception as error:  # of a kind that others may not be able to read
+                outcome[1] = RuntimeError(f"{type(error).__name__}: {error}")
         dist.broadcast_object_list(outcome)
         if outcome[1] is not None:
             raise outcome[1]
@@ -89,6 +91,8 @@ def _device(name: str, local_rank: int) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ValueError(f"unknown device {name!r}: auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"training on {name!r} is not known: auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"there is no CUDA device here, and {name!r} was asked for")
     if name == "cuda":

@@ -106,6 +106,9 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
 
 def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
     config_file = directory / "config.json"
+    for inside in ("model", "best"):  # a run's folder: its last network, or its best so far
+        if weights is None and not config_file.is_file() and (directory / inside / "config.json").is_file():
+            return _read_folder(directory / inside)
     if not config_file.is_file():
         raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
     try:

@@ -28,7 +28,8 @@ def read_recipe(file: str | Path) -> Recipe:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is not a recipe: it holds a {type(content).__name__}, not fields")
+        holds = "is empty" if content is None else f"holds a {type(content).__name__}, not fields"
+        raise ValueError(f"{file} is not a recipe: it {holds}")
     try:
         return TypeAdapter(Recipe).validate_python(content)
     except ValidationError as error:

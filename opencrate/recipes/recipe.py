@@ -39,9 +39,9 @@ class Model(Settings):
     Args:
         name: crate_… or another of timm's names; empty for the network in `start`.
         start: checkpoint whose weights training starts from; the classifier is replaced if the classes are others.
-        embed_dim: d.
-        depth: L.
-        num_heads: K.
+        embed_dim: dimension of the tokens, d.
+        depth: number of layers, L.
+        num_heads: number of heads, K.
         patch_size: pixels of a side of a patch.
         compress: compression by name (`opencrate.operators.COMPRESSIONS`).
         compress_args: its options, for example eps 0.5.
@@ -132,7 +132,8 @@ class Schedule(Settings):
             raise ValueError(f"schedule.epochs must be at least 1, got {self.epochs}")
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
-                f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}"
+                f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}:"
+                " set both"
             )
         for name in ("warmup_lr", "min_lr"):
             if not getattr(self, name) >= 0:

@@ -227,7 +227,7 @@ class TestFolder:
         root.mkdir()
         with refused(f"{root} has no folder 'train'"):
             open_pictures(settings(root), True)
-        with refused(f"{root} has no folder 'val' or 'validation' or 'valid' or 'test' or 'eval'"):
+        with refused(f"{root} has no folder 'val'"):
             open_pictures(settings(root, validation="val"), False)
         with refused(f"{root} has no folder 'held'"):
             open_pictures(settings(root, validation="held"), False)

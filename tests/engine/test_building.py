@@ -11,6 +11,7 @@ from timm.models import save_for_hf
 import opencrate
 from opencrate.engine.building import build_model, build_optimizer, load_any
 from opencrate.engine.training import Training
+from opencrate.engine.world import World
 from opencrate.recipes import FINETUNING, RECIPES, Model, Optim
 from tests.networks import small
 
@@ -32,7 +33,7 @@ def save_as_the_engine_does(model, folder):
     """`Training._save_model` of a run that has nothing but this network."""
     training = Training.__new__(Training)
     training.model, training.ema = model, None
-    training.world = type("Main", (), {"main": True})
+    training.world = World(0, 1, torch.device("cpu"))
     training._save_model(folder)
     return folder
 

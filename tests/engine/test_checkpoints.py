@@ -139,12 +139,14 @@ def test_all_damaged(checkpoints, caplog):
     for step in (1, 2):
         checkpoints.save(state(step), step)
         (checkpoints.directory / f"step-0000000{step}.pt").write_bytes(b"")
-    assert checkpoints.newest() is None
+    with pytest.raises(ValueError, match=r"^no checkpoint in .* can be read; the same command again begins anew$"):
+        checkpoints.newest()
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
         "the one before it is used",
         "there is none before it",
     ]
     assert names(checkpoints) == ["step-00000001.damaged", "step-00000002.damaged"]
+    assert checkpoints.newest() is None
 
 
 @pytest.mark.parametrize("error", [MemoryError, PermissionError])

@@ -16,6 +16,7 @@ from PIL import Image
 from opencrate.data.resident import Resident
 from opencrate.engine import train
 from opencrate.engine.checkpoints import Checkpoints
+from opencrate.engine.stepping import Stepper
 from tests.engine.test_killing import last_step, require_equal_runs
 from tests.runs import SMALL, command, losses, metrics, small_options, small_recipe
 
@@ -120,8 +121,33 @@ def test_a_run_whose_loss_stays_infinite_stops_with_the_last_good_checkpoint(tmp
         printed,
     )
     assert found, printed
-    assert int(found[2]) == int(found[1]) - 5
+    assert int(found[2]) == int(found[1]) - 6  # the one after it gave the first infinite loss
     assert steps_saved(tmp_path)[-1] == int(found[2])
+    weights = Checkpoints(tmp_path / "run" / "checkpoints").newest()["model"]
+    assert max(weight.abs().max() for weight in weights.values()) < 1e3
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    step = Stepper._move
+
+    def poisoned(self):
+        if self.optimizer.state and next(iter(self.optimizer.state.values())) and len(calls) == 13:
+            next(self.model.parameters()).grad.fill_(float("nan"))
+        calls.append(1)
+        return step(self)
+
+    calls = []
+    monkeypatch.setattr(Stepper, "_move", poisoned)
+    with pytest.raises(
+        ValueError, match=r"no longer finite at step 18, .*: the last good checkpoint, of step 9, is kept"
+    ):
+        train(small_recipe(), small_options(tmp_path))
+    monkeypatch.setattr(Stepper, "_move", step)
+    train(small_recipe(), small_options(tmp_path))
+    calls.clear()
+    monkeypatch.setattr(Stepper, "_move", poisoned)
+    result = train(small_recipe(optim={"clip": 1.0}), small_options(tmp_path / "clipped"))
+    assert result["skipped_steps"] == 1
 
 
 def test_out_of_memory_names_the_micro_batch_to_lower(tmp_path):

@@ -106,7 +106,15 @@ def test_every_start_is_added(begun):
     assert [start["options"]["device"] for start in json.loads(begun.record.read_text())] == ["cpu", "cuda"]
 
 
+def test_a_start_that_came_to_nothing_leaves_the_folder_free(begun):
+    changed = replace(RECIPE, optim=replace(RECIPE.optim, lr=0.5))
+    begun.begin(changed, {}, resume=False)
+    assert read_recipe(begun.recipe) == changed
+
+
 def test_another_recipe_is_refused(begun):
+    begun.checkpoints.mkdir()
+    (begun.checkpoints / "step-00000001.pt").touch()
     before = begun.recipe.read_text()
     for renamed in (replace(RECIPE, name="other"), replace(RECIPE, expected=replace(RECIPE.expected, top1=1.0))):
         begun.begin(renamed, {}, resume=False)  # nothing that is computed differs
@@ -158,6 +166,7 @@ def test_one_sentence_for_damaged_files(begun, content, reason):
 
 
 def test_a_damaged_recipe_is_named(begun):
+    begun.result.write_text("{}")
     begun.recipe.write_text("name: [")
     with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: "):
         begun.begin(RECIPE, {}, resume=False)

@@ -2,9 +2,21 @@
 
 import pytest
 
-from tests.runs import losses, run_processes, small_options, small_recipe
+from tests.runs import losses, metrics, run_processes, small_options, small_recipe
 
 TWENTY = {"epochs": 4, "warmup_epochs": 1}  # 36 steps, of which the first twenty are compared
+
+
+@pytest.mark.timeout(120)
+def test_a_sharded_network_is_evaluated_on_uneven_shares(tmp_path):
+    """359 pictures on 2 processes in batches of 18: one has a round more than the other."""
+    recipe = small_recipe(schedule={"epochs": 1, "warmup_epochs": 0})
+    found = []
+    for parallel in ("ddp", "fsdp"):
+        run_processes(recipe, small_options(tmp_path / parallel, parallel=parallel, micro_batch=179), 2)
+        found.append(metrics(tmp_path / parallel, "validation")[0])
+    assert found[0]["pictures"] == found[1]["pictures"] == 359
+    assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_numbers_as_people_write_them(written, text):
         ("data: {mean: [0, .nan, 0]}", "data.mean must be finite, got nan"),
         ("optim: {batch: 0}", "optim.batch must be at least 1, got 0"),
         ("optim: {ema: 1}", "optim.ema must be in [0, 1), got 1.0"),
-        ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5"),
+        ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5: set both"),
         ("definition: papr", "unknown definition 'papr'; did you mean 'paper'?"),
         ("seed: -1", "seed must be between 0 and 2³² − 1, got -1"),
         ("model: {depth: 3}", "a recipe needs model.name, or model.start for the network in a checkpoint"),
@@ -98,7 +98,7 @@ def test_one_sentence_for_a_wrong_field(written, text, sentence):
     [
         ("- digits\n", "{} is not a recipe: it holds a list, not fields"),
         ("digits\n", "{} is not a recipe: it holds a str, not fields"),
-        ("", "{} is not a recipe: it holds a NoneType, not fields"),
+        ("", "{} is not a recipe: it is empty"),
         ("name: x\nmodel: {name: y}\n", "{}: the field 'data' is missing"),
         (
             "a: b: c\n",

@@ -249,7 +249,7 @@ def test_what_was_finetuned_is_saved_and_loaded_again(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"start": "CHECKPOINT"}, "fine-tuning starts from a checkpoint: give it, --model.start RUN_OR_CHECKPOINT"),
+        ({"start": "CHECKPOINT"}, "fine-tuning starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT"),
         ({"start": "/no/such/run"}, "/no/such/run does not exist"),
         ({"channels": 1}, "the checkpoint's network takes pictures of 3 channels, the recipe has 1"),
         ({"depth": 2}, "model.depth cannot be changed: the network is the checkpoint's"),
