@@ -147,7 +147,13 @@ def evaluate(arguments: list[str]) -> None:
     wanted = tyro.cli(engine.Measuring, args=rest, default=default, prog="opencrate eval RUN_OR_CHECKPOINT")
     found = engine.measure_checkpoint(checkpoint, wanted)
     for name, value in found.items():
-        print(value if name == "layers" else f"{name:<9} {value:,}" if name == "pictures" else f"{name:<9} {value:.4g}")
+        if name == "layers":
+            print(value)
+        else:
+            print(
+                f"{name:<9} "
+                + (f"{value:.4f}" if name == "loss" else f"{value:,}" if name == "pictures" else f"{value:.2f} %")
+            )
 
 
 def pack(

@@ -52,6 +52,13 @@ def test_the_network_of_a_run_is_loaded_by_us_and_by_timm(run):
     assert ours.pretrained_cfg["mean"] == [0.305]
 
 
+def test_a_runs_folder_is_a_checkpoint_too(run, capsys):
+    main(["describe", str(run[0])])
+    assert "size            custom: 2 layers, dimension 16" in capsys.readouterr().out
+    images = torch.randn(2, 1, 16, 16)
+    assert torch.equal(opencrate.load(run[0])(images), opencrate.load(run[0] / "model")(images))
+
+
 def test_a_runs_recipe_repeats_it_bit_for_bit(run, tmp_path):
     arguments = ["--out", tmp_path / "again", "--device", "cpu", "--no-tensorboard"]
     code, printed = command(["train", run[0] / "recipe.yaml", *arguments], tmp_path)
@@ -66,8 +73,8 @@ def test_eval_measures_a_run(run, capsys):
     rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[:6])
     assert set(rows) == {"top1", "top5", "loss", "pictures", "knn_5", "linear"}
     result = json.loads((run[0] / "result.json").read_text())
-    assert float(rows["top1"]) == pytest.approx(result["top1"], abs=5e-3)
-    assert float(rows["linear"]) > 25  # two layers, two epochs; chance is 10
+    assert float(rows["top1"].removesuffix(" %")) == pytest.approx(result["top1"], abs=5e-3)
+    assert float(rows["linear"].removesuffix(" %")) > 25  # two layers, two epochs; chance is 10
     assert "definition paper, 20 samples" in printed
 
 

@@ -1,6 +1,7 @@
 """From a recipe to its parts: the network, the optimiser, the schedule. They come from timm and torch, not from us."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,23 @@ import timm
 import timm.optim
 import timm.scheduler
 import torch
+from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..models import CRATE, load
+from ..models import CRATE, load, save_pretrained
 from ..operators.table import suggestion
 from ..recipes import Recipe
 
-__all__ = ["build_model", "build_optimizer", "build_schedule", "compile_model", "load_any", "require_start"]
+__all__ = [
+    "build_model",
+    "build_optimizer",
+    "build_schedule",
+    "compile_model",
+    "load_any",
+    "require_start",
+    "save_network",
+]
 
 _OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -154,3 +164,15 @@ def compile_model(model: nn.Module, whole: bool = True) -> None:
     layers = None if whole else getattr(model, "blocks", None)
     for part in [model] if layers is None else layers:
         part.compile()
+
+
+def save_network(model: nn.Module, directory: Path) -> Path:
+    """In the format that `opencrate.load` and the Hub take; a baseline's as timm does, but file by whole file."""
+    if isinstance(model, CRATE):
+        return save_pretrained(model, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+        save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
+        for file in Path(scratch).iterdir():
+            file.replace(directory / file.name)
+    return directory

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..measures import LayerTable
+from .stepping import Outcome
 
-__all__ = ["Journal", "plain_numbers"]
+__all__ = ["Journal", "Window", "plain_numbers"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
 COLUMNS = 100  # of the table of layers, at most
@@ -113,7 +114,7 @@ def _small_table(table: LayerTable) -> str:
     """The layers side by side, a line for each measure; deep networks take several such rows."""
     lines = {
         "layer": [f"{row['layer']:.0f}" for row in table.rows],
-        "R^c": [f"{row['Rc']:.4g}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}" for row in table.rows],
+        "R^c": [f"{row['Rc']:.1f}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}" for row in table.rows],
         "non-zero": [f"{row['nonzero']:.2f}".removeprefix("0") for row in table.rows],
     }
     heads = {name: f"  {name:<9}" for name in lines}
@@ -157,3 +158,26 @@ def _tensorboard(directory: Path, step: int) -> Any:
     except ImportError:
         return None
     return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)
+
+
+class Window:
+    """Means over the steps since the last line."""
+
+    def __init__(self) -> None:
+        self.loss = self.correct = 0.0
+        self.steps = self.images = self.counted = 0
+        self.begun = time.perf_counter()
+
+    def add(self, outcome: Outcome, batch: int) -> None:
+        self.images += batch
+        if outcome.finite:
+            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
+            if outcome.correct is not None:
+                self.correct, self.counted = self.correct + outcome.correct, self.counted + batch
+
+    def means(self) -> dict[str, float]:
+        found = {"loss": self.loss / self.steps if self.steps else float("nan")}
+        if self.counted:
+            found["accuracy"] = self.correct / self.counted
+        found["images_per_second"] = round(self.images / (time.perf_counter() - self.begun), 1)
+        return found

@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
-from timm.models import save_for_hf
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -27,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data import Feed, Split
 from ..data.loading import seeded
 from ..measures import LayerTable, layerwise
-from ..models import CRATE, save_pretrained
+from ..models import CRATE
 from ..recipes import Recipe
-from .building import build_model, build_optimizer, build_schedule, compile_model
+from .building import build_model, build_optimizer, build_schedule, compile_model, save_network
 from .checkpoints import Checkpoints, random_states, restore_random_states, seed_process
 from .evaluation import BATCH, evaluate
 from .folder import RunFolder
-from .journal import Journal
+from .journal import Journal, Window
 from .options import Options
 from .stepping import Outcome, Stepper
 from .world import World, distribute
@@ -129,7 +127,7 @@ class Training:
         start = self.step - epoch * self.steps_per_epoch
         batches = self.training_feed.train(epoch, start, self.split)
         self.model.train()
-        window = _Window()
+        window = Window()
         self.journal.start_clock(self.step)
         for _ in range(start, self.steps_per_epoch):
             outcome = self._step(batches)
@@ -177,7 +175,7 @@ class Training:
                 f" {self._kept()}"
             )
 
-    def _log(self, window: "_Window", epoch: int) -> "_Window":
+    def _log(self, window: Window, epoch: int) -> Window:
         values = window.means()
         lr = self.optimizer.param_groups[0]["lr"]
         self.journal.record("train", self.step, epoch=epoch + 1, **values, lr=lr)
@@ -189,7 +187,7 @@ class Training:
             values.get("accuracy"),
             values["images_per_second"],
         )
-        return _Window()
+        return Window()
 
     def _end_epoch(self, epoch: int, stop: bool) -> None:
         final = epoch + 1 == self.recipe.schedule.epochs
@@ -328,11 +326,7 @@ class Training:
     def _save_model(self, directory: Path) -> None:
         """In the format that `opencrate.load` and the Hub take; a baseline's in timm's."""
         model = self._judged()
-        self.world.on_main(
-            lambda: (
-                str(save_pretrained(model, directory)) if isinstance(model, CRATE) else _save_baseline(model, directory)
-            )
-        )
+        self.world.on_main(lambda: save_network(model, directory))
 
     def _judged(self) -> nn.Module:
         """The network that is evaluated, measured and saved."""
@@ -377,35 +371,3 @@ class Training:
         finally:
             for caught, handler in before.items():
                 signal.signal(caught, handler)
-
-
-def _save_baseline(model: nn.Module, directory: Path) -> None:
-    """As timm does, but whole files replace the old ones."""
-    directory.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
-        save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
-        for file in Path(scratch).iterdir():
-            file.replace(directory / file.name)
-
-
-class _Window:
-    """Means over the steps since the last line."""
-
-    def __init__(self) -> None:
-        self.loss = self.correct = 0.0
-        self.steps = self.images = self.counted = 0
-        self.begun = time.perf_counter()
-
-    def add(self, outcome: Outcome, batch: int) -> None:
-        self.images += batch
-        if outcome.finite:
-            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
-            if outcome.correct is not None:
-                self.correct, self.counted = self.correct + outcome.correct, self.counted + batch
-
-    def means(self) -> dict[str, float]:
-        found = {"loss": self.loss / self.steps if self.steps else float("nan")}
-        if self.counted:
-            found["accuracy"] = self.correct / self.counted
-        found["images_per_second"] = round(self.images / (time.perf_counter() - self.begun), 1)
-        return found

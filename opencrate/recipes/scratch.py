@@ -20,7 +20,7 @@ def digits() -> Recipe:
         schedule=Schedule(epochs=40, warmup_epochs=5),
         precision="fp32",
         compile=False,
-        expected=Expected(source="ours"),
+        expected=Expected(98.3, "2 CPU cores", "33 s", "ours"),
     )
 
 
