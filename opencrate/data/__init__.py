@@ -65,8 +65,8 @@ def open_feeds(
 
 def pack_splits(source: Path, out: Path, side: int = 256, broken: float = 0.01) -> dict[str, Index]:
     """Pack every split of an image folder; one without train and validation is packed as a single split, train."""
-    names = [name for name in ("train", *VALIDATION_NAMES) if (source / name).is_dir()]
-    folders = {name: source / name for name in names} or {"train": source}
     if not source.is_dir():
         raise ValueError(f"{source} is not a folder")
+    names = [name for name in ("train", *VALIDATION_NAMES) if (source / name).is_dir()]
+    folders = {name: source / name for name in names} or {"train": source}
     return {name: pack(Folder(folder, 3), out / name, side, broken=broken) for name, folder in folders.items()}

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Checkpoints", "random_states", "restore_random_states", "seed_process"]
+__all__ = ["Checkpoints", "is_out_of_memory", "random_states", "restore_random_states", "seed_process"]
 
 log = logging.getLogger("opencrate")
 
@@ -102,8 +102,12 @@ class Checkpoints:
 
 def _of_the_machine(error: Exception) -> bool:
     """Whether reading failed for a reason that is not the file's. EINVAL is: damage may send the reader anywhere."""
-    system = isinstance(error, OSError) and error.errno != errno.EINVAL
-    return system or isinstance(error, MemoryError) or "allocate memory" in str(error)
+    return is_out_of_memory(error) or (isinstance(error, OSError) and error.errno != errno.EINVAL)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """torch has an error of its own for a GPU, and none for the host."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
 def _is_full(error: BaseException | None) -> bool:

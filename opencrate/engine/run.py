@@ -14,6 +14,7 @@ from ..data.loading import seeded
 from ..measures import LayerTable
 from ..recipes import Recipe
 from .building import require_start
+from .checkpoints import is_out_of_memory
 from .folder import RunFolder, write_atomically
 from .journal import plain_numbers
 from .options import Options
@@ -37,7 +38,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
         try:
             return _train(recipe, options, folder, world)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             micro = split_for(recipe, options, world).micro_batch
             lower = f"lower it, --micro-batch {micro // 2} (the global batch stays {recipe.optim.batch})"
@@ -51,10 +52,6 @@ def _enter(stack: ExitStack, folder: RunFolder) -> None:
 
 def _plain(options: Options) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
 def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:

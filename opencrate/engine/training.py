@@ -278,14 +278,16 @@ class Training:
         return f"the last good checkpoint, of step {kept[-1]}, is kept" if kept else "there is no checkpoint yet"
 
     def _resume(self) -> None:
-        read: list[dict[str, Any] | None] = [None]
-        found = self.world.on_main(lambda: self._read_newest(read))
-        state = read[0]
-        if not found:
+        state: dict[str, Any] = {}  # stays empty but on the main process
+
+        def read() -> bool:
+            state.update(self.checkpoints.newest() or {})
+            return bool(state)
+
+        if not self.world.on_main(read):
             seed_process(self.recipe.seed, self.world.rank, 0)
             return
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=self.world.size > 1)
-        state = state or {}
         set_model_state_dict(self.model, state.get("model", {}), options=options)
         set_optimizer_state_dict(self.model, self.optimizer, state.get("optimizer", {}), options=options)
         small = ("step", "scaler", "ema", "random", "best", "last", "bad_steps", "skipped", "seconds")
@@ -296,14 +298,10 @@ class Training:
             self.stepper.scaler.load_state_dict(rest["scaler"])
         if self.ema:
             self.ema.module.load_state_dict(rest["ema"])
-        if self.world.rank < len(rest["random"]) and self.world.size == len(rest["random"]):
+        if self.world.size == len(rest["random"]):
             restore_random_states(rest["random"][self.world.rank], self.world.device)
         else:  # another number of processes than before
             seed_process(self.recipe.seed, self.world.rank, self.step)
-
-    def _read_newest(self, into: list[dict[str, Any] | None]) -> bool:
-        into[0] = self.checkpoints.newest()
-        return into[0] is not None
 
     def _finish(self) -> dict[str, Any]:
         self._save_model(self.folder.model)
