@@ -7,17 +7,20 @@ pictures, and so that a run can begin anywhere in an epoch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Feed", "Split", "generator", "order"]
+__all__ = ["Batch", "Batches", "Feed", "Split", "generator", "order"]
 
 Batch = tuple[Tensor, Tensor]
 """Pictures (b, c, H, W), normalised, on the training device, and classes (b,); −1 is a picture that does not count."""
+
+Batches = Generator[Batch, None, None]
+"""`close()` ends the processes and threads behind it; the garbage collector may do so late."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ class Feed(ABC):
         """Pictures in an epoch."""
 
     @abstractmethod
-    def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
         """Micro-batches of the epoch from step `start` on; an incomplete last batch is left out."""
 
     @abstractmethod
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         """Every picture once, this process's share of them."""
 
     def steps(self, batch: int) -> int:

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from .feed import Batch, Feed, Split, order
+from .feed import Batches, Feed, Split, order
 from .pictures import Broken, Pictures, with_channels
 from .settings import Augmentation, Dataset
 from .transforms import Transform, evaluation_transform, training_transform
 
-__all__ = ["Loaded", "ignore_signals", "seeded"]
+__all__ = ["Loaded", "ignore_signals", "seeded", "started"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 Sample = tuple[int, int]  # number of the picture, epoch; epoch −1 is evaluation
 Decoded = tuple[Tensor, int, list[tuple[str, str]]]  # uint8 picture, class, what did not decode
@@ -50,17 +52,17 @@ class Loaded(Feed):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
         samples, steps = order(len(self), self.seed, epoch), range(start, self.steps(split.batch))
         batches = (samples[step * split.batch :][: split.batch] for step in steps)
         shares = (mine for batch in batches for mine in split.micro_batches(batch))
         return self._batches([(number, epoch) for number in share.tolist()] for share in shares)
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         shares = torch.arange(len(self))[rank::world].split(batch)
         return self._batches([(number, -1) for number in share.tolist()] for share in shares if len(share))
 
-    def _batches(self, batches: Iterable[list[Sample]]) -> Iterator[Batch]:
+    def _batches(self, batches: Iterable[list[Sample]]) -> Batches:
         loader = DataLoader(
             self.dataset,
             batch_sampler=batches,
@@ -121,17 +123,28 @@ class seeded:
         torch.set_rng_state(self.before[2])
 
 
+def started(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches, from workers that a signal to the whole group cannot kill, not even while they start:
+    they inherit that SIGINT and SIGTERM are held back. This process gets its own a moment later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return batches
+
+
 def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
     """The loader's batches; it wraps what a worker says in the worker's traceback, of which it is the last line."""
     try:
-        yield from loader
+        yield from started(loader)
     except ValueError as error:
         raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
 
 
 def ignore_signals(worker: int) -> None:
     """For a worker: Ctrl-C and torchrun reach the whole group, and a checkpoint needs its workers a little longer."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 

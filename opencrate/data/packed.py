@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 
 from .crops import centre_weights, crop_and_resize, crop_boxes, product_dtype, resample, shifted_weights
-from .feed import Batch, Feed, Split, generator, order
+from .feed import Batch, Batches, Feed, Split, generator, order
 from .pictures import Broken, Pictures, require_classes, split_folder, with_channels
 from .settings import Augmentation, Dataset
 
@@ -305,10 +305,10 @@ class Packed(Feed):
     def __len__(self) -> int:
         return self.index.count
 
-    def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
         return self._batches(self._draws(epoch, start, split), split.micro_batch, self.vary)
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         shares = torch.arange(rank, len(self), world).split(batch)
         numbers = torch.nn.functional.pad(self.targets[:, None], (0, NUMBERS - 1))
         return self._batches(((share, numbers[share]) for share in shares), batch, self._centre)
@@ -351,7 +351,7 @@ class Packed(Feed):
 
     def _batches(
         self, batches: Iterable[tuple[Tensor, Tensor]], size: int, prepare: Callable[[Tensor, Tensor], Batch]
-    ) -> Iterator[Batch]:
+    ) -> Batches:
         """Reads ahead in threads, which end with this generator, however it ends."""
         for shard in self.index.shards:  # reading a mapped file that has become shorter would end the process
             if damage := _damage(self.folder, shard):

@@ -1,12 +1,10 @@
 """Small sets: decoded once to uint8, kept on the training device, cropped, flipped and normalised there in batches."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from .feed import Batch, Feed, Split, generator, order
+from .feed import Batches, Feed, Split, generator, order
 from .pictures import Broken, Pictures, with_channels
 from .settings import Augmentation, Dataset
 from .transforms import Transform, evaluation_transform, whole_transform
@@ -68,7 +66,7 @@ class Resident(Feed):
     def __len__(self) -> int:
         return len(self.images)
 
-    def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
         device, draw = self.images.device, generator(self.seed, epoch, 1)
         samples = order(len(self), self.seed, epoch).to(device)
         shifts = torch.randint(2 * self.padding + 1, (len(self), 2), generator=draw).to(device)
@@ -79,7 +77,7 @@ class Resident(Feed):
                 chosen = samples[mine]
                 yield self.crop(chosen, shifts[mine], flips[mine]), self.targets[chosen]
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         for chosen in torch.arange(len(self), device=self.images.device)[rank::world].split(batch):
             if len(chosen):  # more processes than pictures leave some without
                 yield self.normalise(self.images[chosen]), self.targets[chosen]

@@ -40,8 +40,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from .feed import Batch, Feed, Split, generator
-from .loading import ignore_signals, seeded
+from .feed import Batches, Feed, Split, generator
+from .loading import ignore_signals, seeded, started
 from .pictures import VALIDATION_NAMES, Broken, decode
 from .settings import Augmentation, Dataset
 from .transforms import Transform, evaluation_transform, training_transform
@@ -96,7 +96,7 @@ class Shards(Feed):
     def __len__(self) -> int:
         return sum(self.sizes)
 
-    def train(self, epoch: int, start: int, split: Split) -> Iterator[Batch]:
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
         lanes, steps = lane_count(split.batch, len(self.shards)), self.steps(split.batch)
         length, share = len(self) // lanes, split.batch // lanes  # samples of a lane in an epoch, in a global batch
         parts = [part.tolist() for part in split.micro_batches(torch.arange(split.batch))]
@@ -114,7 +114,7 @@ class Shards(Feed):
 
         return self._load(steps_of, epoch)
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         begin, end = (len(self) * r // world for r in (rank, rank + 1))
         visits = self._visits(range(len(self.shards)), begin, end)
 
@@ -156,7 +156,7 @@ class Shards(Feed):
                 yield index.sample(int(numbers[place]), visit.shard, path)
             reader.retire(path)
 
-    def _load(self, steps_of: "Callable[[Reader], Iterator[list[list[Sample]]]]", epoch: int | None) -> Iterator[Batch]:
+    def _load(self, steps_of: "Callable[[Reader], Iterator[list[list[Sample]]]]", epoch: int | None) -> Batches:
         reader = Reader(self.shards, self.indexes, self.data.num_classes)
         loader: DataLoader[Decoded] = DataLoader(
             _Decoding(self.transform, self.data, self.seed, epoch),
@@ -169,7 +169,7 @@ class Shards(Feed):
             generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
         )
         with reader:
-            for received, (images, targets, broken, failure) in enumerate(loader):
+            for received, (images, targets, broken, failure) in enumerate(started(loader)):
                 if failure is not None:
                     raise OSError(f"{self.shards[failure[0]].address} {failure[1]}")
                 reader.discard(received)

@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Feed, Split
+from ..data.feed import Batches
 from ..data.loading import seeded
 from ..measures import LayerTable, layerwise
 from ..models import CRATE
@@ -125,8 +126,13 @@ class Training:
 
     def _epoch(self, epoch: int) -> None:
         start = self.step - epoch * self.steps_per_epoch
-        batches = self.training_feed.train(epoch, start, self.split)
         self.model.train()
+        with closing(self.training_feed.train(epoch, start, self.split)) as batches:
+            stop = self._steps(epoch, start, batches)
+        self._end_epoch(epoch, stop)
+
+    def _steps(self, epoch: int, start: int, batches: Batches) -> bool:
+        """The epoch's steps from `start` on; whether the last of them was asked to stop the run."""
         window = Window()
         self.journal.start_clock(self.step)
         for _ in range(start, self.steps_per_epoch):
@@ -142,7 +148,7 @@ class Training:
                 raise Stopped(self.signal or signal.SIGTERM, self.step)
             if outcome.save and not last and self.bad_steps == 0:
                 self._save()
-        self._end_epoch(epoch, stop=outcome.stop)
+        return outcome.stop
 
     def _step(self, batches: Iterator[Any]) -> Outcome:
         begun = time.perf_counter()

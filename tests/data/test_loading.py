@@ -1,6 +1,10 @@
 import gc
+import os
 import random
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -256,3 +260,26 @@ class TestErrors:
         feed = self.failing(TypeError("color must be int"), workers)
         with pytest.raises(TypeError, match=re.escape("color must be int")):
             next(feed.train(0, 0, Split(4)))
+
+
+def test_a_signal_cannot_kill_a_worker_not_even_while_it_starts():
+    """The workers of an epoch get SIGTERM a thousand times a second from their first moment on."""
+    storm = subprocess.Popen([sys.executable, "-c", STORM, str(os.getpid()), str(threading.get_native_id())])
+    try:
+        for epoch in range(3):
+            assert len(list(loaded(workers=2).train(epoch, 0, Split(batch=2)))) == 13
+    finally:
+        storm.kill()
+        storm.wait()
+
+
+STORM = """
+import contextlib, os, pathlib, signal, sys, time
+children = pathlib.Path("/proc", sys.argv[1], "task", sys.argv[2], "children")
+while True:
+    for child in map(int, children.read_text().split()):
+        if child != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+    time.sleep(0.001)
+"""

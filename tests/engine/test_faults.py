@@ -244,16 +244,9 @@ def test_too_many_broken_jpegs_stop_the_run(tmp_path, crop):
 
 
 def test_a_signal_to_the_whole_group_leaves_the_workers_time_for_a_checkpoint(tmp_path):
-    """Seen to fail once in some ten runs: the loop lost its connection to a worker, for a reason not yet found, and the
-    run would have gone on from the checkpoint before. So it may try three times (docs/LOG.md)."""
     picture_folder(tmp_path / "data", broken=0)
-    codes = []
-    while len(codes) < 3 and 143 not in codes:
-        folder = tmp_path / str(len(codes))
-        folder.mkdir()
-        codes.append(signal_to_the_group(tmp_path / "data", folder))
-    assert codes[-1] == 143, codes
-    assert steps_saved(folder)[-1] >= 4
+    assert signal_to_the_group(tmp_path / "data", tmp_path) == 143
+    assert steps_saved(tmp_path)[-1] >= 4
 
 
 def signal_to_the_group(data, folder):
