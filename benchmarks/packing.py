@@ -169,6 +169,15 @@ def copied(folder: Path, copies: int) -> None:
     index.write(folder / INDEX)
 
 
+def endless(feed: Packed, split: Split, prepare: Callable[[Tensor, Tensor], Any]) -> Iterator[Any]:
+    """As `Packed.train`, of an epoch without end.
+
+    ImageNet's has 2,500 steps of 512; this set's would be over after some 60, and filling the pipeline would count.
+    """
+    draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
+    return feed._batches(draws, split.micro_batch, prepare)
+
+
 def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.device) -> dict[str, float]:
     """`Packed.train` as a training loop sees it, and its two parts by themselves."""
     data, figures = Dataset(name="packed", root=str(root), num_classes=classes, size=SIZE), {}
@@ -177,9 +186,7 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
         feed = Packed(data, Augmentation(interpolation=mode), True, device=device, compiled=device.type == "cuda")
 
         def batches(prepare: Callable[[Tensor, Tensor], Any], feed: Packed = feed) -> Iterable[int]:
-            """As `Packed.train`, of an epoch without end: a small set's own would be over before it is warm."""
-            draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
-            return (batch for _ in feed._batches(draws, batch, prepare))
+            return (batch for _ in endless(feed, split, prepare))
 
         def crops(feed: Packed = feed) -> Iterable[int]:
             images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
@@ -211,7 +218,7 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
     if recipe.compile:
         compile_model(network)
     stepper = Stepper(network, build_optimizer(recipe, network), recipe, Split(batch), world)
-    packed = (found for epoch in count() for found in feed.train(epoch, 0, Split(batch)))
+    packed = endless(feed, Split(batch), feed.vary)
     same = repeat(next(packed))
 
     def speed(source: Iterator[Batch]) -> float:
