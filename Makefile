@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise test test-gpu lint format timm-suite clean
+.PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,12 +29,16 @@ demo: $(READY)  ## train the embedded digits, and look inside: out/digits
 denoise: $(READY)  ## draw noisy tokens as they move onto their subspaces: out/denoising.png
 	$(BIN)/python examples/denoising.py
 
-test: $(READY)  ## all tests but those that need a GPU
-	$(PYTEST) -n auto -m 'not unhooked and not gpu' $(SHAPES)
-	$(PYTEST) -n auto -m 'unhooked and not gpu'
+test: $(READY)  ## all tests but those that need a GPU or long
+	$(PYTEST) -n auto -m 'not unhooked and not gpu and not slow' $(SHAPES)
+	$(PYTEST) -n auto -m 'unhooked and not gpu and not slow'
+	TRITON_INTERPRET=1 $(PYTEST) -n auto -m interpreted tests/operators
+
+test-slow: $(READY)  ## the tests that take more than 20 s each
+	$(PYTEST) -m slow
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
-	$(PYTEST) -m gpu
+	$(PYTEST) -m gpu $(TESTS)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

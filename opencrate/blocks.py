@@ -28,8 +28,11 @@ class Compress(nn.Module):
         self.proj_drop = nn.Dropout(proj_drop)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, Z: Tensor) -> Tensor:
+    def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
+        """All tokens, or the first `queries` of them, which see all the same."""
         Y = self.norm(Z)
+        if queries is not None:
+            return Z[:, :queries] + self.drop_path(self.proj_drop(self.step(Y, queries)))
         move = self.step(Y) if self.step.is_increment else self.step(Y) - Y
         return Z + self.drop_path(self.proj_drop(move))
 
@@ -66,8 +69,15 @@ class Layer(nn.Module):
         self.compress = compress
         self.sparsify = sparsify
 
-    def forward(self, Z: Tensor) -> Tensor:
-        return self.sparsify(self.compress(Z))
+    def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
+        """Z^{l+1} of all tokens, or of the first `queries` where `has_queries`: the others' is then not computed."""
+        return self.sparsify(self.compress(Z, queries))
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether some tokens can be had alone: the compression offers it, and ISTA treats every token by itself."""
+        compress, sparsify = self.compress.step, self.sparsify.step
+        return compress.has_queries and compress.is_increment and sparsify.name == "ista"
 
     @property
     def U(self) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.fx
+import torch.nn.functional as F
 from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv, register_notrace_function
 from torch import Tensor, nn
@@ -79,7 +80,16 @@ class PatchEmbed(nn.Module):
             require_image_size(images, self.img_size[0], self.img_size[1])
         patches = images.unflatten(-1, [-1, width]).unflatten(-3, [-1, height])  # (b, c, h, row, w, column)
         patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3)  # (b, h, w, row·column·c)
-        return self.norm_token(self.proj(self.norm_patch(patches)))
+        return self.norm_token(self._embed(patches))
+
+    def _embed(self, patches: Tensor) -> Tensor:
+        """`proj(norm_patch(patches))`, with the norm's scale and shift taken into the product.
+
+        Then their gradients come from the weight's, and none is needed for the patches themselves.
+        """
+        norm, proj = self.norm_patch, self.proj
+        standard = F.layer_norm(patches, norm.normalized_shape, None, None, norm.eps)
+        return F.linear(standard, proj.weight * norm.weight, proj.bias + (proj.weight * norm.bias).sum(-1))
 
     @torch.jit.ignore
     def set_input_size(self, img_size: tuple[int, int] | None, patch_size: tuple[int, int] | None) -> None:

@@ -22,6 +22,7 @@ from ..objective.rates import require_positive
 from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
 from ..operators.table import Options
+from .folding import FoldedCRATE, fold
 
 __all__ = ["CRATE", "Step", "trajectory"]
 
@@ -43,6 +44,7 @@ class CRATE(nn.Module):
             compression's move and on its attention maps.
         drop_path_rate: the rate at which the last layer's move is skipped; it rises to that from the first.
         norm_eps: LayerNorm's guard.
+        attention: how attention is computed, one of `operators.compression.ATTENTIONS`; no part of what the network is.
     """
 
     pretrained_cfg: dict[str, Any] | None = None  # timm's record of the network, which timm sets
@@ -70,6 +72,7 @@ class CRATE(nn.Module):
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
         norm_eps: float = 1e-5,
+        attention: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -120,7 +123,9 @@ class CRATE(nn.Module):
                 Layer(
                     Compress(
                         norm(),
-                        Compression(compress, embed_dim, num_heads, head_dim, compress_args, attn_drop_rate, **dd),
+                        Compression(
+                            compress, embed_dim, num_heads, head_dim, compress_args, attn_drop_rate, attention, **dd
+                        ),
                         proj_drop_rate,
                         drop_path,
                     ),
@@ -179,7 +184,23 @@ class CRATE(nn.Module):
         return pooled if pre_logits else self.head(pooled)
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.training and not torch.jit.is_scripting() and self._sees_first_token_only():
+            return self._forward_first(images)
         return self.forward_head(self.forward_features(images))
+
+    @torch.jit.unused
+    def _sees_first_token_only(self) -> bool:
+        return self.global_pool == "token" and cast(Layer, self.blocks[-1]).has_queries
+
+    @torch.jit.unused
+    def _forward_first(self, images: Tensor) -> Tensor:
+        """`forward` without the work that the loss does not see: the last layer's on all tokens but the class token."""
+        Z, last = self.embed(images), self.blocks[-1]
+        if self.grad_checkpointing:
+            return self.forward_head(checkpoint(last, checkpoint_seq(self.blocks[:-1], Z), 1))
+        for block in self.blocks[:-1]:
+            Z = block(Z)
+        return self.forward_head(last(Z, 1))
 
     @torch.jit.ignore
     def forward_intermediates(
@@ -284,6 +305,11 @@ class CRATE(nn.Module):
             "stem": r"^cls_token|^pos_embed|^patch_embed",
             "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
         }
+
+    @torch.jit.ignore
+    def fold(self) -> FoldedCRATE:
+        """A copy for inference, all plain linear layers: the same outputs to rounding, for less work."""
+        return fold(self)
 
     @torch.jit.ignore
     def config(self) -> dict[str, Any]:

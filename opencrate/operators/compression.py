@@ -13,16 +13,21 @@ before LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z
 from typing import Any
 
 import torch
+import torch.fx
 import torch.nn.functional as F
+from timm.models import register_notrace_function
 from torch import Tensor, nn
 
 from ..objective.rates import project, rate_scale, require_positive, subspace_coding_rate_gradient
 from ..shapes import Float
-from .table import OperatorTable, Options
+from .symmetric_attention import is_supported, symmetric_attention
+from .table import OperatorTable, Options, suggestion
 
 __all__ = [
+    "ATTENTIONS",
     "COMPRESSIONS",
     "Compression",
+    "attend",
     "attention_maps",
     "gradient_step",
     "lift",
@@ -36,8 +41,14 @@ __all__ = [
     "ssa_reference",
 ]
 
-COMPRESSIONS = OperatorTable("compression", weight="U", supplied=("W", "bias", "scale", "dropout"))
+COMPRESSIONS = OperatorTable(
+    "compression", weight="U", supplied=("W", "bias", "scale", "dropout", "attention", "queries")
+)
 register = COMPRESSIONS.register
+
+ATTENTIONS = ("auto", "symmetric", "sdpa", "reference")
+"""How softmax(scale · V_k V_kᵀ) V_k is computed: by our kernel for one input, by torch's for three, as it is written;
+`auto` is our kernel on CUDA in half precision, where it was found faster at every size, and torch's elsewhere."""
 
 
 def attention_maps(V: Float[Tensor, "*batch k n p"], scale: float = 1.0) -> Float[Tensor, "*batch k n n"]:
@@ -59,12 +70,49 @@ def ssa_reference(
     return attention_maps(V, scale) @ V
 
 
+@register_notrace_function
+def attend(
+    V: Tensor, scale: float = 1.0, dropout: float = 0.0, attention: str = "auto", queries: int | None = None
+) -> Tensor:
+    """softmax(scale · V_k V_kᵀ) V_k of projected tokens V (…, n, k, p), the layout in which a projection writes them.
+
+    `attention` is one of ATTENTIONS; `dropout` drops entries of the attention maps, which our kernel does not do.
+    `queries` asks for the first so many tokens only, which torch's attention computes.
+    """
+    require_attention(attention)
+    if attention == "auto":
+        fast = is_supported(V) and V.dtype != torch.float32 and dropout == 0 and queries is None
+        attention = "symmetric" if fast else "sdpa"
+    if attention == "symmetric":
+        if dropout > 0:
+            raise ValueError(f"symmetric attention knows no dropout, got {dropout}: take attention='sdpa'")
+        return symmetric_attention(V.reshape(-1, *V.shape[-3:]), scale).view(V.shape)[..., :queries, :, :]
+    heads = V.transpose(-3, -2)  # (…, k, n, p)
+    asked = heads if queries is None else heads[..., :queries, :]
+    if attention == "sdpa":
+        return F.scaled_dot_product_attention(asked, heads, heads, dropout_p=dropout, scale=scale).transpose(-3, -2)
+    maps = (scale * asked @ heads.mT).softmax(-1)
+    return (F.dropout(maps, dropout) @ heads).transpose(-3, -2)
+
+
+torch.fx.wrap("attend")  # symbolic tracing takes it as it is, without looking at the device
+
+
+def require_attention(attention: str) -> None:
+    if attention not in ATTENTIONS:
+        raise ValueError(f"unknown attention {attention!r}{suggestion(attention, ATTENTIONS)}")
+
+
 def ssa(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], scale: float = 1.0, dropout: float = 0.0
-) -> Float[Tensor, "*batch k n p"]:
-    """SSA(Z | U_k) for every k, by torch's fused attention; `dropout` drops entries of the attention maps."""
-    V = project(Z, U)
-    return F.scaled_dot_product_attention(V, V, V, dropout_p=dropout, scale=scale)
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    attention: str = "auto",
+    queries: int | None = None,
+) -> Float[Tensor, "*batch k m p"]:
+    """SSA(Z | U_k) for every k, by `attend`: of all tokens, or of the first `queries`."""
+    return attend(project(Z, U).transpose(-3, -2), scale, dropout, attention, queries).transpose(-3, -2)
 
 
 @register(increment=True)
@@ -75,9 +123,14 @@ def mssa(
     bias: Float[Tensor, "d"] | None = None,
     scale: float = 1.0,
     dropout: float = 0.0,
-) -> Float[Tensor, "*batch n d"]:
-    """MSSA(Z | U_[K], W) with a free output map W; without W the heads stand side by side (K·p = d)."""
-    heads = ssa(Z, U, scale, dropout).transpose(-3, -2).flatten(-2)  # (…, n, k·p)
+    attention: str = "auto",
+    queries: int | None = None,
+) -> Float[Tensor, "*batch m d"]:
+    """MSSA(Z | U_[K], W) with a free output map W; without W the heads stand side by side (K·p = d).
+
+    Of all n tokens, or of the first m = `queries`, which are compressed with all the same.
+    """
+    heads = ssa(Z, U, scale, dropout, attention, queries).transpose(-3, -2).flatten(-2)  # (…, m, k·p)
     return heads if W is None else F.linear(heads, W, bias)
 
 
@@ -88,10 +141,11 @@ def mssa_tied(
     eps: float = 0.5,
     scale: float = 1.0,
     dropout: float = 0.0,
+    attention: str = "auto",
 ) -> Float[Tensor, "*batch n d"]:
     """MSSA(Z | U_[K]) = γ Σ_k SSA(Z | U_k) U_kᵀ: the output map is the subspaces themselves."""
     gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
-    return gamma * lift(ssa(Z, U, scale, dropout), U)
+    return gamma * lift(ssa(Z, U, scale, dropout, attention), U)
 
 
 @register
@@ -102,11 +156,12 @@ def softmax_step(
     eps: float = 0.5,
     scale: float = 1.0,
     dropout: float = 0.0,
+    attention: str = "auto",
 ) -> Float[Tensor, "*batch n d"]:
     """(1 − κγ) Z + κγ MSSA(Z | U_[K]), the paper's approximation of the gradient step with the factors it needs."""
     require_positive("kappa", kappa)
     kappa_gamma = kappa * rate_scale(Z.shape[-2], U.shape[-1], eps)
-    return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout)
+    return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout, attention)
 
 
 @register
@@ -139,6 +194,7 @@ def mixture_step(
     sigma: float = 1.0,
     scale: float = 1.0,
     dropout: float = 0.0,
+    attention: str = "auto",
 ) -> Float[Tensor, "*batch n d"]:
     """Σ_k π_k(z_i) SSA(Z | U_k)_i U_kᵀ with π(z) = softmax_k(‖U_kᵀ z‖²/(2σ²)): every token chooses among the heads.
 
@@ -146,7 +202,7 @@ def mixture_step(
     """
     require_positive("sigma", sigma)
     membership = (project(Z, U).square().sum(-1) / (2 * sigma**2)).softmax(-2)  # (…, k, n)
-    return lift(membership.unsqueeze(-1) * ssa(Z, U, scale, dropout), U)
+    return lift(membership.unsqueeze(-1) * ssa(Z, U, scale, dropout, attention), U)
 
 
 class Compression(nn.Module):
@@ -163,11 +219,13 @@ class Compression(nn.Module):
         head_dim: int,
         options: Options | None = None,
         attn_drop: float = 0.0,
+        attention: str = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.name = name
+        require_attention(attention)
+        self.name, self.attention = name, attention
         self.operator = COMPRESSIONS.named(name)
         self.options = COMPRESSIONS.options(name, options)
         self.is_increment = name in COMPRESSIONS.increments
@@ -175,6 +233,8 @@ class Compression(nn.Module):
         self.scale = head_dim**-0.5
         self.has_attention = COMPRESSIONS.takes(name, "scale")
         self.has_dropout = COMPRESSIONS.takes(name, "dropout")
+        self.has_choice = COMPRESSIONS.takes(name, "attention")
+        self.has_queries = COMPRESSIONS.takes(name, "queries")
         self.has_bias = COMPRESSIONS.takes(name, "bias")
         self.attn_drop = attn_drop
         self.UT = nn.Parameter(torch.empty(num_heads * head_dim, dim, device=device, dtype=dtype))
@@ -193,16 +253,21 @@ class Compression(nn.Module):
         """The bases U_[K], (k, d, p): a view of the parameter."""
         return self.UT.view(self.num_heads, self.head_dim, -1).transpose(1, 2)
 
-    def forward(self, Z: Tensor) -> Tensor:
-        return self._scripted_mssa(Z) if torch.jit.is_scripting() else self._apply_operator(Z)
+    def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
+        """The operator on all tokens, or on the first `queries` of them if it has such an argument."""
+        return self._scripted_mssa(Z) if torch.jit.is_scripting() else self._apply_operator(Z, queries)
 
     @torch.jit.unused
-    def _apply_operator(self, Z: Tensor) -> Tensor:
+    def _apply_operator(self, Z: Tensor, queries: int | None) -> Tensor:
         arguments: dict[str, Any] = dict(self.options)
+        if queries is not None:
+            arguments["queries"] = queries
         if self.has_attention:
             arguments["scale"] = self.scale
         if self.has_dropout:
             arguments["dropout"] = self.attn_drop if self.training else 0.0
+        if self.has_choice:
+            arguments["attention"] = self.attention
         if self.W is not None:
             arguments["W"] = self.W.weight
             if self.has_bias:

@@ -1,8 +1,8 @@
 """Operators by name: a function enters the table by a decorator, and its signature says what it needs.
 
 The first arguments are Z and the weight that the module learns, U or D. A compression may also name `W` and `bias`, a
-free output map, and `scale` and `dropout`, which come from the module. Everything else is an option that a user may
-set: a number with a default.
+free output map, and `scale`, `dropout`, `attention` and `queries`, which come from the module. Everything else is an
+option that a user may set: a number with a default.
 """
 
 import inspect

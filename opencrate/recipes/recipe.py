@@ -50,6 +50,7 @@ class Model(Settings):
         global_pool: what the classifier sees, token or avg.
         drop_path_rate: stochastic depth.
         proj_drop_rate: dropout on what a compression adds.
+        attention: how attention is computed (`opencrate.operators.compression.ATTENTIONS`).
     """
 
     name: str = ""
@@ -65,6 +66,7 @@ class Model(Settings):
     global_pool: Literal["token", "avg"] | None = None
     drop_path_rate: float | None = None
     proj_drop_rate: float | None = None
+    attention: Literal["auto", "symmetric", "sdpa", "reference"] | None = None
 
     def arguments(self) -> dict[str, Any]:
         """What differs from the name, as arguments for `timm.create_model`."""

@@ -12,11 +12,11 @@ import torch
 from timm.models import save_for_hf
 
 import opencrate
+from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE, load, save_pretrained
 from opencrate.models import convert, push_to_hub, read, save_authors
 
 from ..networks import SMALL, small, transcribed
-from ..transcription import PaperCRATE
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

@@ -5,12 +5,12 @@ import timm
 import torch
 
 import opencrate
+from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE, trajectory
 from opencrate.models.layout import to_authors
 
 from ..networks import SMALL, small, transcribed
 from ..strategies import random
-from ..transcription import PaperCRATE
 
 
 @pytest.mark.parametrize(
@@ -245,3 +245,28 @@ def test_gpu_training_step_in_bf16(name):
         loss = model(torch.randn(4, 3, 224, 224, device="cuda")).float().square().mean()
     loss.backward()
     assert all(weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_training_leaves_out_what_the_loss_does_not_see(checkpointing):
+    """The last layer is asked for the class token alone: the same logits and gradients as from all tokens."""
+    model, images = small(dtype=torch.float64), random(3, 3, 16, 16, seed=2)
+    seen = []
+    model.blocks[-1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
+    results = []
+    for training in (True, False):
+        model.train(training).set_grad_checkpointing(checkpointing and training)
+        logits = model(images)
+        results.append([logits, *torch.autograd.grad(logits.square().sum(), list(model.parameters()))])
+    assert seen[0] == 1
+    assert seen[-1] == 17
+    for short, whole in zip(*results, strict=True):
+        torch.testing.assert_close(short, whole, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("arguments", [{"global_pool": "avg"}, {"compress": "softmax_step"}, {"sparsify": "prox_mm"}])
+def test_training_computes_all_tokens_where_they_count(arguments):
+    model, seen = small(**arguments).train(), []
+    model.blocks[-1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
+    model(random(2, 3, 16, 16, seed=2).float())
+    assert seen == [17]
