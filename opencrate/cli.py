@@ -19,7 +19,7 @@ from .operators.table import suggestion
 if TYPE_CHECKING:
     from .recipes import Recipe
 
-__all__ = ["convert", "describe", "evaluate", "finetune", "main", "pack", "recipes", "train"]
+__all__ = ["bench", "convert", "describe", "evaluate", "finetune", "main", "pack", "recipes", "train"]
 
 Source = Annotated[
     str,
@@ -171,16 +171,28 @@ def pack(
     print(f"train from them with --data.name packed --data.root {out}")
 
 
+def bench(arguments: list[str]) -> None:
+    """Compare speed and memory with the paper's pseudocode and timm's ViT: opencrate bench [--sizes base] [--quick]."""
+    from .bench import Bench, console_of, disagreements, run
+
+    settings = tyro.cli(Bench, args=arguments, prog="opencrate bench")
+    refused = disagreements(run(settings, console_of()))
+    if refused:
+        _tell(f"no speed for what computes something else: {', '.join(refused)}")
+        sys.exit(1)
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
     "eval": evaluate,
     "recipes": recipes,
     "pack": pack,
+    "bench": bench,
     "describe": describe,
     "convert": convert,
 }
-WITH_RECIPE = ("train", "finetune", "eval")  # a name decides what their options are, so they read them themselves
+READ_THEMSELVES = ("train", "finetune", "eval", "bench")  # a name decides what their options are, or a heavy import
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -190,7 +202,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         if arguments[:1] == ["--version"]:
             print(f"opencrate {__version__}")
-        elif arguments and arguments[0] in WITH_RECIPE:
+        elif arguments and arguments[0] in READ_THEMSELVES:
             COMMANDS[arguments[0]](arguments[1:])
         elif arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             raise ValueError(f"unknown command {arguments[0]!r}{suggestion(arguments[0], COMMANDS)}")
