@@ -64,7 +64,7 @@ class PatchEmbed(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         self.img_size, self.patch_size, self.in_chans = img_size, patch_size, in_chans
-        self.dynamic_img_size = dynamic_img_size
+        self.dynamic_img_size, self.norm_eps = dynamic_img_size, norm_eps
         self.grid_size = _grid(img_size, patch_size)
         patch_dim = patch_size[0] * patch_size[1] * in_chans
         self.norm_patch = nn.LayerNorm(patch_dim, eps=norm_eps, **dd)
@@ -88,7 +88,7 @@ class PatchEmbed(nn.Module):
         Then their gradients come from the weight's, and none is needed for the patches themselves.
         """
         norm, proj = self.norm_patch, self.proj
-        standard = F.layer_norm(patches, norm.normalized_shape, None, None, norm.eps)
+        standard = F.layer_norm(patches, [patches.shape[-1]], None, None, self.norm_eps)
         return F.linear(standard, proj.weight * norm.weight, proj.bias + (proj.weight * norm.bias).sum(-1))
 
     @torch.jit.ignore

@@ -59,7 +59,7 @@ class Comparison:
         self, task: Task, family: Family, variants: tuple[str, ...], precision: Precision, tolerance: float
     ) -> None:
         self.task, self.family, self.precision, self.tolerance = task, family, precision, tolerance
-        self.rows = {name: Row(name) for name in variants if _takes_part(name, task)}
+        self.rows = {name: Row(name) for name in variants if _takes_part(name, task, family.device)}
         self.images, self.targets = _inputs(task.batch, family)
         self.judges: dict[str, Judge] = {}
         self.contestants: dict[str, Contestant] = {}
@@ -90,14 +90,15 @@ class Comparison:
         in_training = self.task.name == "training"
         judge = self._judge_of(name)
         network = self.family.build(name).train(in_training)
-        if mode == "compiled":
+        if mode != "eager":
             compile_model(network)
         row.errors = judge.errors(network)
         row.why = judge.objection(row.errors, self.tolerance)
         if row.why:
             row.status = "disagrees"
         elif in_training:
-            self.contestants[row.variant] = training(network, self.images, self.targets, self.precision)
+            graphed = mode == "graphed"
+            self.contestants[row.variant] = training(network, self.images, self.targets, self.precision, graphed)
         else:
             waiting = self.task.name == "latency"
             self.contestants[row.variant] = answering(network, self.images, self.precision, waiting)
@@ -136,9 +137,12 @@ class Comparison:
     def _weigh(self) -> None:
         """Peak memory of a call: what it takes, the variant's own weights and states, and one batch of pictures.
 
-        What the other variants and the other batches hold at the time is not counted.
+        What the other variants and the other batches hold at the time is not counted. A recorded step keeps its memory
+        between calls, so there is nothing to see; it takes what the compiled one does.
         """
         for name, contestant in self.contestants.items():
+            if name.endswith("graphed"):
+                continue
             try:
                 taken = peak_of(next(iter(contestant.calls.values())), self.family.device)
             except Exception as error:  # as above
@@ -148,9 +152,13 @@ class Comparison:
                 self.rows[name].peak = None if taken is None else taken + own
 
 
-def _takes_part(variant: str, task: Task) -> bool:
-    network = variant.partition("-")[0]
-    return not (network == "folded" and task.name == "training") and not (network == "pseudocode" and not pseudocode())
+def _takes_part(variant: str, task: Task, device: torch.device) -> bool:
+    network, _, mode = variant.partition("-")
+    if network == "pseudocode" and not pseudocode():
+        return False
+    if mode == "graphed":
+        return task.name == "training" and device.type == "cuda"
+    return not (network == "folded" and task.name == "training")
 
 
 def _inputs(batch: int, family: Family) -> tuple[list[Tensor], list[Tensor]]:

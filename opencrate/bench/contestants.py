@@ -34,7 +34,9 @@ class Contestant:
     held: Callable[[], int]
 
 
-def training(network: nn.Module, images: list[Tensor], targets: list[Tensor], precision: Precision) -> Contestant:
+def training(
+    network: nn.Module, images: list[Tensor], targets: list[Tensor], precision: Precision, graphed: bool = False
+) -> Contestant:
     batch, device = len(images[0]), images[0].device
     recipe = Recipe(
         name="bench",
@@ -42,6 +44,7 @@ def training(network: nn.Module, images: list[Tensor], targets: list[Tensor], pr
         data=Dataset(size=images[0].shape[-1]),
         optim=Optim(lr=1e-5, batch=batch),  # small, for the labels are noise
         precision=precision,
+        graphs=graphed,
     )
     optimizer = build_optimizer(recipe, network)
     stepper = Stepper(network, optimizer, recipe, Split(batch), World(0, 1, device))

@@ -71,7 +71,7 @@ def _draw_bars(axis: Any, groups: list[dict[str, Any]]) -> None:
             place += 1
             network, _, mode = variant.partition("-")
             colour = COLOURS[network]
-            filled = mode == "compiled"
+            filled = mode != "eager"
             axis.barh(place, ratio, 0.78, color=colour if filled else "white", edgecolor=colour, linewidth=1.2)
             axis.text(ratio + 0.012 * longest, place, f"{ratio:.2f}", va="center", fontsize=8, bbox=WHITE, zorder=4)
             ticks.append((place, f"{network} {mode}"))

@@ -13,8 +13,10 @@ __all__ = ["MODES", "NETWORKS", "PARTS", "Bench"]
 
 PARTS = ("training", "inference", "latency", "memory", "attention")
 NETWORKS = ("pseudocode", "opencrate", "folded", "vit")
-MODES = ("eager", "compiled")
-VARIANTS = tuple(f"{network}-{mode}" for network in NETWORKS for mode in MODES)
+MODES = ("eager", "compiled", "graphed")  # the last: compiled, and a training step recorded as CUDA graphs
+VARIANTS = tuple(
+    f"{network}-{mode}" for network in NETWORKS for mode in MODES if (network, mode) != ("folded", "graphed")
+)
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Bench:
     Args:
         sizes: tiny, small, base, large; base unless given, tiny with --quick.
         only: parts: training, inference, latency, memory, attention; all of them unless given.
-        variants: pseudocode-eager, pseudocode-compiled, and so on with opencrate, folded (for inference) and vit; all
-            of them unless given.
+        variants: pseudocode-eager, -compiled, -graphed (a training step recorded as CUDA graphs), and so on with
+            opencrate, folded (for inference) and vit; all of them unless given.
         batch: pictures at a time; on a GPU 512 (large: 256), on a CPU 8. Latency is always that of one picture.
         device: cuda or cpu; cuda where there is one.
         precision: of the products, by autocast; bf16 on a GPU, fp32 on a CPU.
@@ -75,7 +77,7 @@ class Bench:
         defaults: dict[str, Any] = {
             "sizes": ("tiny",) if self.quick else ("base",),
             "only": PARTS,
-            "variants": tuple(name for name in VARIANTS if not (self.quick and name.endswith("compiled"))),
+            "variants": tuple(name for name in VARIANTS if name.endswith("eager") or not self.quick),
             "device": device,
             "precision": "bf16" if cuda else "fp32",
             "seconds": 0.1 if self.quick else 1.0,

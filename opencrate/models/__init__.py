@@ -1,6 +1,7 @@
 """The network, its names in timm's registry, and its checkpoints."""
 
 from .crate import CRATE, Step, trajectory
+from .folding import FoldedCRATE
 from .reading import Checkpoint, load, read
 from .registry import SIZES, VARIANTS
 from .writing import convert, push_to_hub, save_authors, save_pretrained
@@ -10,6 +11,7 @@ __all__ = [
     "SIZES",
     "VARIANTS",
     "Checkpoint",
+    "FoldedCRATE",
     "Step",
     "convert",
     "load",

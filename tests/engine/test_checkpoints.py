@@ -128,8 +128,9 @@ def test_no_flipped_bit_is_taken_for_a_weight(checkpoints):
     whole, found = file.read_bytes(), []
     for at in range(0, len(whole), 11):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
-        found.append(checkpoints.newest()["step"])
-        newest_of(checkpoints, found[-1])
+        read = checkpoints.newest()  # once: some bits decide by chance whether the reader notices
+        found.append(read["step"])
+        assert torch.equal(read["model"]["weights"], state(read["step"], size=100)["model"]["weights"])
         file.with_suffix(".damaged").unlink(missing_ok=True)
     assert found.count(1) > 100
     assert set(found) == {1, 2}
