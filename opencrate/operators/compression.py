@@ -79,19 +79,31 @@ def attend(
     `attention` is one of ATTENTIONS; `dropout` drops entries of the attention maps, which our kernel does not do.
     `queries` asks for the first so many tokens only, which torch's attention computes.
     """
+    if torch.jit.is_scripting():  # it compiles this branch alone
+        return _by_sdpa(V, scale, dropout, queries)
+    else:  # noqa: RET505
+        return _attend(V, scale, dropout, attention, queries)
+
+
+def _by_sdpa(V: Tensor, scale: float, dropout: float, queries: int | None) -> Tensor:
+    heads = V.transpose(-3, -2)  # (…, k, n, p)
+    asked = heads if queries is None else heads[..., :queries, :]
+    return F.scaled_dot_product_attention(asked, heads, heads, dropout_p=dropout, scale=scale).transpose(-3, -2)
+
+
+def _attend(V: Tensor, scale: float, dropout: float, attention: str, queries: int | None) -> Tensor:
     require_attention(attention)
     if attention == "auto":
         fast = is_supported(V) and V.dtype != torch.float32 and dropout == 0 and queries is None
         attention = "symmetric" if fast else "sdpa"
+    if attention == "sdpa":
+        return _by_sdpa(V, scale, dropout, queries)
     if attention == "symmetric":
         if dropout > 0:
             raise ValueError(f"symmetric attention knows no dropout, got {dropout}: take attention='sdpa'")
         return symmetric_attention(V.reshape(-1, *V.shape[-3:]), scale).view(V.shape)[..., :queries, :, :]
-    heads = V.transpose(-3, -2)  # (…, k, n, p)
-    asked = heads if queries is None else heads[..., :queries, :]
-    if attention == "sdpa":
-        return F.scaled_dot_product_attention(asked, heads, heads, dropout_p=dropout, scale=scale).transpose(-3, -2)
-    maps = (scale * asked @ heads.mT).softmax(-1)
+    heads = V.transpose(-3, -2)
+    maps = (scale * heads[..., :queries, :] @ heads.mT).softmax(-1)
     return (F.dropout(maps, dropout) @ heads).transpose(-3, -2)
 
 
