@@ -13,7 +13,7 @@ from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv, register_notrace_function
 from torch import Tensor, nn
 
-__all__ = ["PatchEmbed"]
+__all__ = ["PatchEmbed", "cut"]
 
 
 @register_notrace_function
@@ -47,6 +47,18 @@ for _check in (require_images, require_image_size, require_whole_patches):
     torch.fx.wrap(_check.__name__)
 
 
+def cut(
+    images: Tensor, in_chans: int, img_size: tuple[int, int], patch_size: tuple[int, int], dynamic_img_size: bool
+) -> Tensor:
+    """Images (b, c, H, W), if they are such as these sizes ask for, by patches: (b, c, h, row, w, column)."""
+    require_images(images, in_chans)
+    if dynamic_img_size:
+        require_whole_patches(images, patch_size[0], patch_size[1])
+    else:
+        require_image_size(images, img_size[0], img_size[1])
+    return images.unflatten(-1, [-1, patch_size[1]]).unflatten(-3, [-1, patch_size[0]])
+
+
 class PatchEmbed(nn.Module):
     """Images (b, c, H, W) → grid of embedded patches (b, h, w, d)."""
 
@@ -72,13 +84,7 @@ class PatchEmbed(nn.Module):
         self.norm_token = nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
 
     def forward(self, images: Tensor) -> Tensor:
-        height, width = self.patch_size
-        require_images(images, self.in_chans)
-        if self.dynamic_img_size:
-            require_whole_patches(images, height, width)
-        else:
-            require_image_size(images, self.img_size[0], self.img_size[1])
-        patches = images.unflatten(-1, [-1, width]).unflatten(-3, [-1, height])  # (b, c, h, row, w, column)
+        patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3)  # (b, h, w, row·column·c)
         return self.norm_token(self._embed(patches))
 

@@ -27,7 +27,7 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..blocks import Layer
-from ..embed import PatchEmbed, require_image_size, require_images, require_whole_patches
+from ..embed import PatchEmbed, cut
 from ..objective.rates import curvature_bound, curvature_interval, rate_scale
 from ..operators.compression import Compression, attend
 from ..operators.sparsification import Sparsification, ista_matrix
@@ -113,13 +113,7 @@ class FoldedEmbed(nn.Module):
         self.register_buffer("positions", positions)  # the first is the class token at its position
 
     def forward(self, images: Tensor) -> Tensor:
-        height, width = self.patch_size
-        require_images(images, self.in_chans)
-        if self.dynamic_img_size:
-            require_whole_patches(images, height, width)
-        else:
-            require_image_size(images, *self.img_size)
-        patches = images.unflatten(-1, [-1, width]).unflatten(-3, [-1, height])  # (b, c, h, row, w, column)
+        patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(-3)  # (b, h, w, c·row·column)
         positions = self.positions
         if self.dynamic_img_size:

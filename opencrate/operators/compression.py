@@ -10,7 +10,7 @@ networks use p^{-1/2}, as the paper's Algorithm 3 does. The skip of a network's 
 before LayerNorm: to them it adds `mssa(LN Z)`, or the move `step(LN Z) − LN Z` of the other operators.
 """
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.fx
@@ -26,6 +26,7 @@ from .table import OperatorTable, Options, suggestion
 __all__ = [
     "ATTENTIONS",
     "COMPRESSIONS",
+    "Attention",
     "Compression",
     "attend",
     "attention_maps",
@@ -46,7 +47,8 @@ COMPRESSIONS = OperatorTable(
 )
 register = COMPRESSIONS.register
 
-ATTENTIONS = ("auto", "symmetric", "sdpa", "reference")
+Attention = Literal["auto", "symmetric", "sdpa", "reference"]
+ATTENTIONS: tuple[str, ...] = get_args(Attention)
 """How softmax(scale · V_k V_kᵀ) V_k is computed: by our kernel for one input, by torch's for three, as it is written;
 `auto` is our kernel on CUDA in half precision, where it was found faster at every size, and torch's elsewhere."""
 
@@ -267,7 +269,7 @@ class Compression(nn.Module):
 
     def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
         """The operator on all tokens, or on the first `queries` of them if it has such an argument."""
-        return self._scripted_mssa(Z) if torch.jit.is_scripting() else self._apply_operator(Z, queries)
+        return self._scripted_mssa(Z, queries) if torch.jit.is_scripting() else self._apply_operator(Z, queries)
 
     @torch.jit.unused
     def _apply_operator(self, Z: Tensor, queries: int | None) -> Tensor:
@@ -286,14 +288,13 @@ class Compression(nn.Module):
                 arguments["bias"] = self.W.bias
         return self.operator(Z, self.U, **arguments)
 
-    def _scripted_mssa(self, Z: Tensor) -> Tensor:
+    def _scripted_mssa(self, Z: Tensor, queries: int | None) -> Tensor:
         """`mssa` for TorchScript, which reads neither shape annotations nor calls by keyword dictionary."""
         if self.name != "mssa":
             raise RuntimeError("TorchScript knows the compression mssa alone: use torch.export")
-        V = F.linear(Z, self.UT).unflatten(-1, [self.num_heads, self.head_dim]).transpose(-3, -2)
+        V = F.linear(Z, self.UT).unflatten(-1, [self.num_heads, self.head_dim])
         dropout = self.attn_drop if self.training else 0.0
-        heads = F.scaled_dot_product_attention(V, V, V, dropout_p=dropout, scale=self.scale)
-        heads = heads.transpose(-3, -2).flatten(-2)
+        heads = attend(V, self.scale, dropout, self.attention, queries).flatten(-2)
         return heads if self.W is None else self.W(heads)
 
     def extra_repr(self) -> str:

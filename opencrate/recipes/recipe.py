@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ..data import Augmentation, Dataset
 from ..data.settings import Settings
 from ..measures import DEFINITIONS
+from ..operators.compression import Attention
 from ..operators.table import suggestion
 
 __all__ = ["Expected", "Model", "Optim", "Recipe", "Schedule"]
@@ -66,7 +67,7 @@ class Model(Settings):
     global_pool: Literal["token", "avg"] | None = None
     drop_path_rate: float | None = None
     proj_drop_rate: float | None = None
-    attention: Literal["auto", "symmetric", "sdpa", "reference"] | None = None
+    attention: Attention | None = None
 
     def arguments(self) -> dict[str, Any]:
         """What differs from the name, as arguments for `timm.create_model`."""
