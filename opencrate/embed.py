@@ -86,7 +86,8 @@ class PatchEmbed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3)  # (b, h, w, row·column·c)
-        return self.norm_token(self._embed(patches))
+        embedded = self._embed(patches)
+        return self.norm_token(embedded).to(embedded.dtype)  # autocast's LayerNorm gives float32, which doubles Z¹
 
     def _embed(self, patches: Tensor) -> Tensor:
         """`proj(norm_patch(patches))`, with the norm's scale and shift taken into the product.

@@ -97,7 +97,8 @@ class Stepper:
         return loss, torch.stack([loss.detach() / self.world.size, correct.detach().float()])
 
     def _announce(self, tally: Tensor, stop: bool, save: bool) -> "_Announcement":
-        tally[2], tally[3] = float(stop), float(save)
+        tally[2].fill_(stop)  # `tally[2] = stop` would copy from the host's memory, and wait for it
+        tally[3].fill_(save)
         return _Announcement(self.world.sum(tally), counted=self.mixup is None)
 
     def _move(self) -> bool:

@@ -161,8 +161,9 @@ class CRATE(nn.Module):
             positions = resample_abs_pos_embed(
                 positions, new_size=grid.shape[1:3], old_size=self.patch_embed.grid_size, num_prefix_tokens=1
             )
-        tokens = torch.cat([self.cls_token.expand(grid.shape[0], -1, -1), grid.flatten(1, 2)], dim=1)
-        return self.pos_drop(tokens + positions)
+        first = self.cls_token.to(grid.dtype).expand(grid.shape[0], -1, -1)
+        tokens = torch.cat([first, grid.flatten(1, 2)], dim=1)
+        return self.pos_drop(tokens + positions.to(grid.dtype))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → the last layer's sparse tokens Z^{L+1} (b, n, d)."""

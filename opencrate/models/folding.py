@@ -115,13 +115,14 @@ class FoldedEmbed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(-3)  # (b, h, w, c·row·column)
+        embedded = self.proj(patches)
         positions = self.positions
         if self.dynamic_img_size:
             positions = resample_abs_pos_embed(
                 positions, new_size=patches.shape[1:3], old_size=self.grid_size, num_prefix_tokens=1
             )
-        class_token, positions = positions[:, :1], positions[:, 1:]
-        tokens = self.norm_token(self.proj(patches)).flatten(1, 2) + positions
+        class_token, positions = positions[:, :1].to(embedded.dtype), positions[:, 1:].to(embedded.dtype)
+        tokens = self.norm_token(embedded).to(embedded.dtype).flatten(1, 2) + positions
         return torch.cat([class_token.expand(images.shape[0], -1, -1), tokens], dim=1)
 
 

@@ -58,8 +58,12 @@ def _backward(dO: Tensor, V: Tensor, O: Tensor, L: Tensor, scale: float, causal:
     if not V.numel():
         return dV
     kernels, constants, scales = _kernels(V), _constants(V, causal), (scale, scale / math.log(2))
-    D = torch.empty_like(L)
-    kernels.delta[_grid(V)](dO, O, D, *_geometry(V), ROWS=64, P=constants["P"])
+    D = torch.empty_like(L, dtype=torch.float32)
+    if V.dtype == torch.float32:
+        chosen = {name: constants[name] for name in ("P", "CAUSAL", "PRECISION")}
+        kernels.delta_exact[_grid(V)](V, dO, L, D, *_geometry(V), scales[1], ROWS=32, **chosen)
+    else:
+        kernels.delta[_grid(V)](dO, O, D, *_geometry(V), ROWS=64, P=constants["P"])
     if V.shape[1] <= SHORT and V.dtype != torch.float32 and constants["P"] <= 64 and not causal:
         b, n, k, _ = V.shape
         sizes = {"ROWS": 64, "BLOCKS": n // 64, "REST": kernels.rest(n, 64)}
@@ -96,7 +100,7 @@ _forward.register_autograd(_differentiate, setup_context=_keep)
 
 def _per_token(V: Tensor) -> Tensor:
     b, n, k, _ = V.shape
-    return V.new_empty((b, k, n), dtype=torch.float32)
+    return V.new_empty((b, k, n), dtype=torch.float64 if V.dtype == torch.float32 else torch.float32)
 
 
 def _geometry(V: Tensor) -> tuple[int, ...]:

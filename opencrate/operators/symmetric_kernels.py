@@ -4,6 +4,9 @@ A program owns `ROWS` tokens of one head and passes over the others in blocks of
 `backward_whole` owns all of them. The tokens beyond the last whole block, often the class token alone, get blocks of
 their own that are no larger than they need: `LAST_ROWS` and `REST`. Logits and ℓ are kept in units of log 2, for exp2.
 P is p rounded up to a power of two.
+
+For float32 (PRECISION "ieee") ℓ is float64, for 24 bits of it leave an error in exp(S − ℓ) that is several times that
+of a softmax; and ⟨dO_i, O_i⟩ is Σ_j P_ij ⟨dO_i, V_j⟩ of the products it is subtracted from (`delta_exact`).
 """
 
 from typing import Any
@@ -12,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["backward", "backward_whole", "delta", "forward"]
+__all__ = ["backward", "backward_whole", "delta", "delta_exact", "forward"]
 
 INTERPRETED = triton.knobs.runtime.interpret
 
@@ -22,15 +25,20 @@ def rest(n: int, block: int) -> int:
     return max(16, triton.next_power_of_2(n % block)) if n % block else 0
 
 
+def _last(arguments: dict[str, Any], block: int) -> int:
+    n = arguments["n"]
+    return (block if n % block else 0) if arguments["PRECISION"] == "ieee" else rest(n, block)
+
+
 def _configs(*choices: tuple[int, ...]) -> list[triton.Config]:
     return [
         triton.Config({"ROWS": rows, "COLS": cols, "STAGES": stages}, num_warps=warps, maxnreg=(*registers, None)[0])
-        for rows, cols, warps, stages, *registers in (choices[:1] if INTERPRETED else choices)
+        for rows, cols, warps, stages, *registers in choices
     ]
 
 
 # ROWS, COLS, warps, stages and the limit of registers. Float32 products are not done by matrix units: large blocks of
-# them take minutes to compile.
+# them take minutes to compile. All their blocks are of one size, so that a product gives the same bits wherever it is.
 FLOAT32 = (32, 32, 4, 1)
 FORWARD = _configs((64, 64, 4, 3), (64, 32, 4, 3), (64, 128, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), FLOAT32)
 BACKWARD = _configs((64, 32, 4, 3, 128), (64, 32, 4, 3), (64, 32, 4, 1), (64, 64, 4, 2), (128, 32, 4, 1), FLOAT32)
@@ -38,11 +46,9 @@ BACKWARD = _configs((64, 32, 4, 3, 128), (64, 32, 4, 3), (64, 32, 4, 1), (64, 64
 
 def _to_try(configs: list[triton.Config], arguments: dict[str, Any], **constants: Any) -> list[triton.Config]:
     """The first is the best on an H200 for p = 64 at every length from 65 to 4,097; other devices try them all."""
-    if INTERPRETED:
-        return configs
     if (arguments | constants)["PRECISION"] == "ieee":
         return configs[-1:]
-    return configs[:1] if torch.cuda.get_device_capability() == (9, 0) else configs[:-1]
+    return configs[:1] if INTERPRETED or torch.cuda.get_device_capability() == (9, 0) else configs[:-1]
 
 
 TUNED = {
@@ -51,8 +57,8 @@ TUNED = {
     "cache_results": True,
 }
 SIZES = {
-    "LAST_ROWS": lambda arguments: rest(arguments["n"], arguments["ROWS"]),
-    "REST": lambda arguments: rest(arguments["n"], arguments["COLS"]),
+    "LAST_ROWS": lambda arguments: _last(arguments, arguments["ROWS"]),
+    "REST": lambda arguments: _last(arguments, arguments["COLS"]),
 }
 
 
@@ -74,6 +80,14 @@ def _store(base, first, n, stride, p, values, BLOCK: tl.constexpr, P: tl.constex
 
 
 @triton.jit
+def _exp2(s, scale, l, PRECISION: tl.constexpr):
+    """2^(scale · s − l)."""
+    if PRECISION == "ieee":
+        return tl.exp2((s.to(tl.float64) * scale - l).to(tl.float32))
+    return tl.exp2(s * scale - l)
+
+
+@triton.jit
 def _attend(
     v_i, rows, largest, total, o, V, first, n, stride, p, scale,
     BLOCK: tl.constexpr, P: tl.constexpr, WHOLE: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
@@ -81,15 +95,19 @@ def _attend(
 ):  # fmt: skip
     """One block of columns of the online softmax."""
     v_j = _load(V, first, n, stride, p, BLOCK, P, WHOLE)
-    s = tl.dot(v_i, tl.trans(v_j), input_precision=PRECISION) * scale
+    s = tl.dot(v_i, tl.trans(v_j), input_precision=PRECISION)
+    scaled = s * scale
     if MASKED:
         columns = first + tl.arange(0, BLOCK)
         seen = (columns < n)[None, :]
         if CAUSAL:
             seen = seen & (columns[None, :] <= rows[:, None])
-        s = tl.where(seen, s, float("-inf"))
-    new = tl.maximum(largest, tl.max(s, 1))
-    weights = tl.exp2(s - new[:, None])
+        scaled = tl.where(seen, scaled, float("-inf"))
+    new = tl.maximum(largest, tl.max(scaled, 1))
+    if PRECISION == "ieee":
+        weights = tl.where(scaled > float("-inf"), _exp2(s, scale, new[:, None], PRECISION), 0.0)
+    else:
+        weights = tl.exp2(scaled - new[:, None])
     decay = tl.exp2(largest - new)
     total = total * decay + tl.sum(weights, 1)
     o = tl.dot(weights.to(v_j.dtype), v_j, o * decay[:, None], input_precision=PRECISION)
@@ -127,7 +145,7 @@ def _forward_rows(
                 PRECISION,
             )  # fmt: skip
     _store(O, first, n, stride, p, o / total[:, None], ROWS, P)
-    tl.store(L + rows, largest + tl.log2(total), rows < n)
+    tl.store(L + rows, largest + tl.log2(total.to(L.dtype.element_ty)), rows < n)
 
 
 @triton.autotune(FORWARD, **TUNED)
@@ -168,6 +186,31 @@ def delta(dO, O, D, n, heads, p, stride_batch, stride, ROWS: tl.constexpr, P: tl
 
 
 @triton.jit
+def delta_exact(
+    V, dO, L, D, n, heads, p, stride_batch, stride, scale2,
+    ROWS: tl.constexpr, P: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """⟨dO_i, O_i⟩ as Σ_j P_ij ⟨dO_i, V_j⟩."""
+    blocks = tl.cdiv(n, ROWS)
+    first, head = tl.program_id(0) % blocks * ROWS, tl.program_id(0) // blocks
+    start = (head // heads).to(tl.int64) * stride_batch + (head % heads) * p
+    V, dO, L, D = V + start, dO + start, L + head.to(tl.int64) * n, D + head.to(tl.int64) * n
+    rows = first + tl.arange(0, ROWS)
+    v_i = _load(V, first, n, stride, p, ROWS, P, False)
+    do_i = _load(dO, first, n, stride, p, ROWS, P, False)
+    l_i = tl.load(L + rows, rows < n, 0.0)
+    delta = tl.zeros((ROWS,), tl.float32)
+    for j in range(0, tl.minimum(first + ROWS, n) if CAUSAL else n, ROWS):
+        columns = j + tl.arange(0, ROWS)
+        v_j = _load(V, j, n, stride, p, ROWS, P, False)  # zero beyond n
+        p_ij = _exp2(tl.dot(v_i, tl.trans(v_j), input_precision=PRECISION), scale2, l_i[:, None], PRECISION)
+        if CAUSAL:
+            p_ij = tl.where(columns[None, :] <= rows[:, None], p_ij, 0.0)
+        delta += tl.sum(p_ij * tl.dot(do_i, tl.trans(v_j), input_precision=PRECISION), 1)
+    tl.store(D + rows, delta, rows < n)
+
+
+@triton.jit
 def _gather(
     v_i, do_i, l_i, delta_i, rows, dv, V, dO, L, D, first, n, stride, p, scale, scale2,
     BLOCK: tl.constexpr, P: tl.constexpr, WHOLE: tl.constexpr, FROM_I: tl.constexpr, FROM_J: tl.constexpr,
@@ -176,9 +219,9 @@ def _gather(
     """What one block of columns adds to dV_i: FROM_I through P_ij, FROM_J through P_ji. Tokens beyond n add zeros."""
     columns = first + tl.arange(0, BLOCK)
     v_j = _load(V, first, n, stride, p, BLOCK, P, WHOLE)
-    s = tl.dot(v_i, tl.trans(v_j), input_precision=PRECISION) * scale2
+    s = tl.dot(v_i, tl.trans(v_j), input_precision=PRECISION)
     if FROM_I:
-        p_ij = tl.exp2(s - l_i[:, None])
+        p_ij = _exp2(s, scale2, l_i[:, None], PRECISION)
         if DIAGONAL:
             p_ij = tl.where(columns[None, :] <= rows[:, None], p_ij, 0.0)
         ds = p_ij * (tl.dot(do_i, tl.trans(v_j), input_precision=PRECISION) - delta_i[:, None])
@@ -188,7 +231,7 @@ def _gather(
             l_j, delta_j = tl.load(L + columns), tl.load(D + columns)
         else:
             l_j, delta_j = tl.load(L + columns, columns < n, 0.0), tl.load(D + columns, columns < n, 0.0)
-        p_ji = tl.exp2(s - l_j[None, :])
+        p_ji = _exp2(s, scale2, l_j[None, :], PRECISION)
         if DIAGONAL:
             p_ji = tl.where(columns[None, :] >= rows[:, None], p_ji, 0.0)
         dv = tl.dot(p_ji.to(v_j.dtype), do_j, dv, input_precision=PRECISION)

@@ -20,6 +20,7 @@ def test_a_recorded_call_reads_what_is_in_its_memory_now():
     assert found.tolist() == [10.0] * 8
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # the products are to be float32's
 def test_every_part_on_a_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "Family", SmallFamily)
     monkeypatch.setattr(running, "shapes_for", lambda *_: [("sweep", Shape(2, n, 2, 64)) for n in (65, 128)])

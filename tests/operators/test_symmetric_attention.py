@@ -20,8 +20,11 @@ DEVICE = "cpu" if INTERPRETED else "cuda"
 DTYPES = [torch.float32, torch.float16] + ([] if INTERPRETED else [torch.bfloat16])
 
 on_gpu = pytest.mark.gpu
-# torch's own attention and cuBLAS say that they are not deterministic, which the fixture below asks of everybody
-pytestmark = pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning")
+pytestmark = [
+    # torch's own attention and cuBLAS say that they are not deterministic, which the fixture below asks of everybody
+    pytest.mark.filterwarnings("ignore:.*deterministic:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context:UserWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
