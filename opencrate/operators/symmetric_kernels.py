@@ -82,9 +82,10 @@ def _store(base, first, n, stride, p, values, BLOCK: tl.constexpr, P: tl.constex
 @triton.jit
 def _exp2(s, scale, l, PRECISION: tl.constexpr):
     """2^(scale · s − l)."""
+    exponent = s * scale - l
     if PRECISION == "ieee":
-        return tl.exp2((s.to(tl.float64) * scale - l).to(tl.float32))
-    return tl.exp2(s * scale - l)
+        exponent = (s.to(tl.float64) * scale - l).to(tl.float32)
+    return tl.exp2(exponent)
 
 
 @triton.jit
