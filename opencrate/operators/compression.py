@@ -50,7 +50,9 @@ register = COMPRESSIONS.register
 Attention = Literal["auto", "symmetric", "sdpa", "reference"]
 ATTENTIONS: tuple[str, ...] = get_args(Attention)
 """How softmax(scale · V_k V_kᵀ) V_k is computed: by our kernel for one input, by torch's for three, as it is written;
-`auto` is our kernel on CUDA in half precision, where it was found faster at every size, and torch's elsewhere."""
+`auto` is our kernel on CUDA in half precision for LARGE inputs, where it was found faster at every length, and torch's
+elsewhere."""
+LARGE = 2**22  # entries of V: below, launching takes longer than the work, and torch's is launched sooner
 
 
 def attention_maps(V: Float[Tensor, "*batch k n p"], scale: float = 1.0) -> Float[Tensor, "*batch k n n"]:
@@ -96,7 +98,7 @@ def _by_sdpa(V: Tensor, scale: float, dropout: float, queries: int | None) -> Te
 def _attend(V: Tensor, scale: float, dropout: float, attention: str, queries: int | None) -> Tensor:
     require_attention(attention)
     if attention == "auto":
-        fast = is_supported(V) and V.dtype != torch.float32 and dropout == 0 and queries is None
+        fast = is_supported(V) and V.dtype != torch.float32 and dropout == 0 and queries is None and V.numel() >= LARGE
         attention = "symmetric" if fast else "sdpa"
     if attention == "sdpa":
         return _by_sdpa(V, scale, dropout, queries)

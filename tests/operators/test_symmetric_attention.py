@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from opencrate.operators.compression import attend, attention_maps
+from opencrate.operators.compression import LARGE, attend, attention_maps
 from opencrate.operators.symmetric_attention import symmetric_attention
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch, which must be set before it is imported
@@ -164,8 +164,10 @@ def test_compiled_whole_and_exported():
 
 @on_gpu
 def test_chosen_on_a_gpu_in_half_precision_and_recordable():
-    V, _ = tokens(197, 64, torch.bfloat16, b=2)
+    V, _ = tokens(197, 64, torch.bfloat16, b=96, k=4)
+    assert V.numel() >= LARGE
     assert torch.equal(attend(V, 0.125), symmetric_attention(V, 0.125))
+    assert torch.equal(attend(V[:1], 0.125), attend(V[:1], 0.125, attention="sdpa"))
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         O = attend(V, 0.125)
