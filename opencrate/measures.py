@@ -14,7 +14,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
@@ -29,10 +29,22 @@ from .objective import nonzero_fraction
 from .objective.rates import coding_rate, project, require_positive
 from .operators.table import suggestion
 
-__all__ = ["DEFINITIONS", "Definition", "LayerTable", "definition_named", "layerwise", "measure"]
+__all__ = [
+    "DEFINITIONS",
+    "Definition",
+    "LayerTable",
+    "definition_named",
+    "interval",
+    "layerwise",
+    "measure",
+    "stream",
+    "summary",
+]
 
 MEASURES = ("Rc", "nonzero")
 TOGETHER = 2**28  # bytes of projected tokens whose rates are taken together
+RESAMPLES = 1000  # of the samples, for an interval
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -83,9 +95,10 @@ def _projected(step: Step, layer: Layer, definition: Definition) -> Tensor:
         tokens = layer.compress.norm(tokens)
     if not definition.class_token:
         tokens = tokens[:, 1:]
-    return (
-        normalize(project(tokens, layer.U), dim=-1) if definition.unit else project(tokens.double(), layer.U.double())
-    )
+    # Float32 is enough for tokens of one size.
+    exact = torch.promote_types(tokens.dtype, torch.float32) if definition.unit else torch.float64
+    V = project(tokens.to(exact), layer.U.to(exact))
+    return normalize(V, dim=-1) if definition.unit else V
 
 
 def _nonzero(step: Step, definition: Definition) -> Tensor:
@@ -101,7 +114,7 @@ def _rate(V: Tensor, layer: Layer, definition: Definition) -> Tensor:
 
 @dataclass(frozen=True)
 class LayerTable:
-    """Mean and standard deviation over samples of every measure at every layer."""
+    """Mean, deviation and 95 % bootstrap interval of the mean (`_low`, `_high`) of every measure at every layer."""
 
     definition: Definition
     samples: int
@@ -136,25 +149,96 @@ class LayerTable:
         return text.getvalue()
 
 
-@torch.inference_mode()
 def layerwise(
-    model: CRATE, batches: Tensor | Iterable[Any], definition: str | Definition = "paper", samples: int | None = None
+    model: CRATE,
+    batches: Tensor | Iterable[Any],
+    definition: str | Definition = "paper",
+    samples: int | None = None,
+    resamples: int = RESAMPLES,
 ) -> LayerTable:
     """Measure every layer on pictures: a tensor of them, or batches, each a tensor or (pictures, labels).
 
     Batches stream through the network in evaluation mode, so any number of pictures fits in memory; `samples` stops
-    after that many. A network in training is set back to it.
+    after that many. A network in training is set back to it. `resamples=0` leaves the intervals out.
     """
     chosen = definition_named(definition)
+    model = unwrap_model(model)
+    layers = cast("list[Layer]", list(model.blocks))
+    values = stream(model, batches, lambda images: _values(model, layers, images, chosen), samples)
+    columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
+    rows = (
+        {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
+        for layer in range(len(layers))
+    )
+    return LayerTable(chosen, values.shape[-1], tuple(rows))
+
+
+@torch.inference_mode()
+def stream(
+    model: CRATE,
+    batches: Tensor | Iterable[Any],
+    values_of: Callable[[Tensor], Tensor],
+    samples: int | None = None,
+) -> Tensor:
+    """What `values_of` pictures gives, (…, b), for batch after batch, put together on the CPU: (…, samples).
+
+    The network is in evaluation mode meanwhile, and the pictures are brought to its device and type.
+    """
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
-    model = unwrap_model(model)
+    like, count, found = next(model.parameters()), 0, list[Tensor]()
     was_training = model.training
     model.eval()
     try:
-        return _accumulate(model, [batches] if isinstance(batches, Tensor) else batches, chosen, samples)
+        for batch in [batches] if isinstance(batches, Tensor) else batches:
+            images = batch[0] if isinstance(batch, tuple | list) else batch
+            if not isinstance(images, Tensor):
+                raise ValueError(
+                    f"a batch must be a tensor of pictures, or begin with one, got a {type(images).__name__}"
+                )
+            images = images[: None if samples is None else samples - count]
+            if len(images) == 0:
+                continue
+            images = images.to(like.device, like.dtype if images.is_floating_point() else None)
+            found.append(values_of(images).cpu())
+            count += len(images)
+            if count == samples:
+                break
     finally:
         model.train(was_training)
+    if count == 0:
+        raise ValueError("there are no pictures to measure")
+    return torch.cat(found, dim=-1)
+
+
+def summary(values: dict[str, Tensor], resamples: int = RESAMPLES) -> dict[str, Tensor]:
+    """Of every (…, samples): its mean under its name, and `_std`, and with resamples `_low` and `_high`, each (…)."""
+    found = {name: value.double().mean(-1) for name, value in values.items()}
+    for name, value in values.items():
+        one = value.shape[-1] == 1
+        found[f"{name}_std"] = torch.zeros_like(found[name]) if one else value.double().std(-1)
+    if resamples:
+        for name, value in values.items():
+            found[f"{name}_low"], found[f"{name}_high"] = interval(value, resamples)
+    return found
+
+
+def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[Tensor, Tensor]:
+    """The percentile bootstrap interval of the mean of values (…, samples) over the samples, each end (…).
+
+    All rows see the same resamples, which are the same in every call. Of one sample it is the sample.
+    """
+    n, draw = values.shape[-1], torch.Generator().manual_seed(0)
+    rows = values.double().reshape(-1, n).mT
+    means, at_once = [], max(1, 2**22 // n)
+    for start in range(0, resamples, at_once):
+        count = min(at_once, resamples - start)
+        drawn = torch.randint(n, (count, n), generator=draw) + n * torch.arange(count)[:, None]
+        weights = torch.bincount(drawn.flatten(), minlength=count * n).view(count, n)
+        means.append(weights.double() @ rows / n)
+    tail = (1 - level) / 2
+    low, high = torch.cat(means).quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
+    return low.view(values.shape[:-1]), high.view(values.shape[:-1])
 
 
 def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
@@ -168,35 +252,3 @@ def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Defin
             rates.append(_rate(torch.stack(waiting), layer, definition))  # (layers, b)
             waiting.clear()
     return torch.stack([torch.cat(rates).double(), torch.stack(fractions).double()], dim=1)
-
-
-def _accumulate(model: CRATE, batches: Iterable[Any], definition: Definition, samples: int | None) -> LayerTable:
-    count, layers = 0, cast("list[Layer]", list(model.blocks))
-    mean = torch.zeros(len(model.blocks), len(MEASURES), dtype=torch.float64)
-    squares = torch.zeros_like(mean)  # sum of squared deviations from the mean, by Chan's update
-    for batch in batches:
-        images = batch[0] if isinstance(batch, tuple | list) else batch
-        if not isinstance(images, Tensor):
-            raise ValueError(f"a batch must be a tensor of pictures, or begin with one, got a {type(images).__name__}")
-        images = images[: None if samples is None else samples - count]
-        if len(images) == 0:
-            continue
-        images = images.to(model.cls_token.device, model.cls_token.dtype if images.is_floating_point() else None)
-        values = _values(model, layers, images, definition).cpu()  # (layer, measure, sample)
-        new, total = values.shape[-1], count + values.shape[-1]
-        shift = values.mean(-1) - mean
-        squares += (values - values.mean(-1, keepdim=True)).square().sum(-1) + shift.square() * count * new / total
-        mean += shift * new / total
-        count = total
-        if count == samples:
-            break
-    if count == 0:
-        raise ValueError("there are no pictures to measure")
-    deviation = (squares / max(count - 1, 1)).sqrt()
-    rows = (
-        {"layer": layer + 1}
-        | {name: mean[layer, i].item() for i, name in enumerate(MEASURES)}
-        | {f"{name}_std": deviation[layer, i].item() for i, name in enumerate(MEASURES)}
-        for layer in range(len(model.blocks))
-    )
-    return LayerTable(definition, count, tuple(rows))

@@ -1,15 +1,20 @@
 import csv
 import io
 import json
+import math
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 import timm
 import torch
+from scipy.stats import bootstrap
 from torch.nn.functional import layer_norm, normalize
 
 from opencrate import layerwise, trajectory
-from opencrate.measures import DEFINITIONS, Definition
+from opencrate.measures import DEFINITIONS, Definition, interval
 from opencrate.objective import coding_rate, subspace_coding_rate
 
 from .networks import small
@@ -157,3 +162,68 @@ def test_bad_definitions_are_one_sentence():
     with pytest.raises(ValueError, match=r"unknown site 'Zhalf'; did you mean 'Z_half'\?"):
         Definition("mine", site="Zhalf")
     assert DEFINITIONS.keys() == {"paper", "official"}
+
+
+def test_batches_of_1_7_and_64_give_the_same_table():
+    model, images = small(), random(64, 3, 16, 16).float()
+    whole = layerwise(model, images)
+    for size in (1, 7, 64):
+        table = layerwise(model, images.split(size))
+        for row, expected in zip(table.rows, whole.rows, strict=True):
+            assert row == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_interval_is_scipys_bootstrap():
+    values = torch.stack([random(40), 3 + 2 * random(40)])
+    low, high = interval(values, resamples=4000)
+    for row, a, b in zip(values.numpy(), low, high, strict=True):
+        theirs = bootstrap((row,), np.mean, n_resamples=4000, method="percentile", rng=0).confidence_interval
+        assert (a.item(), b.item()) == pytest.approx((theirs.low, theirs.high), abs=0.05 * row.std())
+        assert a < row.mean() < b
+    assert [end.item() for end in interval(torch.tensor([2.5]))] == [2.5, 2.5]
+    assert torch.equal(interval(values)[0], interval(values)[0])
+    few = layerwise(small(), IMAGES.float())
+    assert all(row["Rc_low"] < row["Rc"] < row["Rc_high"] for row in few.rows)
+    assert "Rc_low" not in layerwise(small(), IMAGES.float(), resamples=0).rows[0]
+
+
+def test_the_interval_holds_the_mean_as_often_as_it_says():
+    draws = torch.randn(400, 60, generator=torch.Generator().manual_seed(1))
+    low, high = interval(draws, resamples=500)
+    held = ((low < 0) & (high > 0)).double().mean().item()
+    assert held == pytest.approx(0.94, abs=0.03)  # a bootstrap of 60 samples is a little narrow
+
+
+def test_a_network_in_half_precision():
+    model = small()
+    exact = layerwise(model, IMAGES.float(), "official")
+    for dtype in (torch.bfloat16, torch.float16):
+        for definition in DEFINITIONS:
+            table = layerwise(model.to(dtype), IMAGES, definition)
+            assert all(row["Rc"] > 0 for row in table.rows)
+        assert table.rows[0]["Rc"] == pytest.approx(exact.rows[0]["Rc"], rel=0.02)
+
+
+def test_constant_pictures_and_a_dead_head_have_finite_values():
+    model = small()
+    with torch.no_grad():
+        model.blocks[1].compress.step.UT[:6] = 0
+    for definition in DEFINITIONS:
+        for row in layerwise(model, torch.full((2, 3, 16, 16), 0.5), definition).rows:
+            assert all(math.isfinite(value) for value in row.values())
+
+
+MEMORY = """
+import resource, torch
+from opencrate import CRATE, layerwise
+model = CRATE(img_size=16, patch_size=4, in_chans=1, num_classes=10, embed_dim=96, depth=4, num_heads=4)
+table = layerwise(model, (torch.randn(256, 1, 16, 16) for _ in range(40)), samples=10_000)
+assert table.samples == 10_000
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.unhooked
+def test_ten_thousand_digits_need_less_than_a_gigabyte():
+    run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=200)
+    assert int(run.stdout) < 1000  # MiB, of which importing torch and timm takes half

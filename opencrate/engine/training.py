@@ -33,6 +33,7 @@ from .checkpoints import Checkpoints, random_states, restore_random_states, seed
 from .evaluation import BATCH, evaluate
 from .folder import RunFolder
 from .journal import Journal, Window
+from .objective import Regularised
 from .options import Options
 from .stepping import Outcome, Stepper
 from .world import World, distribute
@@ -72,13 +73,17 @@ class Training:
         self.parameters = sum(weight.numel() for weight in plain.parameters())
         if recipe.optim.ema and options.parallel == "fsdp" and world.size > 1:
             raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
+        regularised = Regularised(plain, recipe.objective) if recipe.objective.weights() else None
+        if regularised and options.parallel == "fsdp" and world.size > 1:  # bases and dictionaries lie there in shards
+            raise ValueError("what is added to the loss (objective) needs --parallel ddp")
         self.ema = ModelEmaV3(plain, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
         if recipe.compile:
-            compile_model(plain, whole=world.size == 1)
-        self.model = distribute(plain, options.parallel, world)
+            compile_model(plain, whole=world.size == 1 and not recipe.objective.weight)
+        trained = distribute(regularised or plain, options.parallel, world)
+        self.model = plain if regularised else trained  # evaluated and saved without what training adds
         self.optimizer = build_optimizer(recipe, self.model)
         self.schedule = build_schedule(recipe, self.optimizer, self.steps_per_epoch)
-        self.stepper = Stepper(self.model, self.optimizer, recipe, split, world)
+        self.stepper = Stepper(trained, self.optimizer, recipe, split, world)
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.step = self.bad_steps = self.skipped = 0
         self.seconds = self.start_up = 0.0
@@ -192,6 +197,7 @@ class Training:
             values["loss"],
             values.get("accuracy"),
             values["images_per_second"],
+            values.get("objective"),
         )
         return Window()
 
@@ -237,7 +243,7 @@ class Training:
             self.probe_images = images[targets >= 0]
         begun = time.perf_counter()
         with torch.compiler.set_stance("force_eager"):
-            self.table = layerwise(model, self.probe_images, self.recipe.definition)
+            self.table = layerwise(model, self.probe_images, self.recipe.definition, resamples=0)
         self.journal.layers(self.table, self.step, epoch, time.perf_counter() - begun, shown)
 
     # saving and going on
