@@ -75,11 +75,14 @@ class Journal:
         columns = (
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]}  acc {task.fields[accuracy]}  {task.fields[speed]} img/s"),
+            TextColumn(
+                "loss {task.fields[loss]}{task.fields[objective]}  acc {task.fields[accuracy]}"
+                "  {task.fields[speed]} img/s"
+            ),
             TimeRemainingColumn(elapsed_when_finished=True),
         )
         self.progress = Progress(*columns, console=self.console)
-        fields = {"epoch": "", "loss": "–", "accuracy": "–", "speed": "–"}
+        fields = {"epoch": "", "loss": "–", "objective": "", "accuracy": "–", "speed": "–"}
         self.task = self.progress.add_task("", total=total, completed=done, **fields)  # type: ignore[arg-type]
         self.progress.start()
 
@@ -88,11 +91,21 @@ class Journal:
             self.progress.stop()
             self.progress = None
 
-    def advance(self, step: int, total: int, epoch: str, loss: float, accuracy: float | None, speed: float) -> None:
+    def advance(
+        self,
+        step: int,
+        total: int,
+        epoch: str,
+        loss: float,
+        accuracy: float | None,
+        speed: float,
+        objective: float | None = None,
+    ) -> None:
         """Progress: a bar in a terminal, a line now and then elsewhere."""
         shown = {
             "epoch": epoch,
             "loss": f"{loss:.3f}",
+            "objective": "" if objective is None else f"  objective {objective:.3f}",
             "accuracy": "–" if accuracy is None else f"{accuracy:5.1%}",
             "speed": f"{speed:,.0f}",
         }
@@ -102,7 +115,7 @@ class Journal:
             self.last_line = time.monotonic()
             left = (total - step) * (self.last_line - self.begun) / max(step - self.begun_at, 1)
             self.say(
-                f"step {step}/{total}  epoch {epoch}  loss {shown['loss']}  acc {shown['accuracy']}"
+                f"step {step}/{total}  epoch {epoch}  loss {shown['loss']}{shown['objective']}  acc {shown['accuracy']}"
                 f"  {shown['speed']} img/s  {left / 60:.0f} min left"
             )
 
@@ -165,6 +178,7 @@ class Window:
 
     def __init__(self) -> None:
         self.loss = self.correct = 0.0
+        self.terms: dict[str, float] = {}
         self.steps = self.images = self.counted = 0
         self.begun = time.perf_counter()
 
@@ -172,6 +186,8 @@ class Window:
         self.images += batch
         if outcome.finite:
             self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
+            for name, value in outcome.terms.items():
+                self.terms[name] = self.terms.get(name, 0.0) + value
             if outcome.correct is not None:
                 self.correct, self.counted = self.correct + outcome.correct, self.counted + batch
 
@@ -179,5 +195,6 @@ class Window:
         found = {"loss": self.loss / self.steps if self.steps else float("nan")}
         if self.counted:
             found["accuracy"] = self.correct / self.counted
+        found |= {name: value / self.steps for name, value in self.terms.items()}
         found["images_per_second"] = round(self.images / (time.perf_counter() - self.begun), 1)
         return found

@@ -8,7 +8,7 @@ with the loss, in one sum.
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,20 +38,24 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all processes know of a step: mean loss, correct predictions (none with mixup), requests to stop or save."""
+    """What all processes know of a step: mean loss, correct predictions (none with mixup), requests to stop or save.
+
+    The loss is the cross-entropy, so that runs compare; what the recipe's objective adds to it is in `terms`.
+    """
 
     loss: float
     correct: float | None
     stop: bool
     save: bool
+    terms: dict[str, float] = field(default_factory=dict)  # before their weights
 
     @property
     def finite(self) -> bool:
-        return bool(np.isfinite(self.loss))
+        return bool(np.isfinite([self.loss, *self.terms.values()]).all())
 
 
 class Stepper:
-    """Holds what a step needs; `step` does one."""
+    """Holds what a step needs; `step` does one. With an objective, the network is one that returns its terms too."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, split: Split, world: World
@@ -59,18 +63,20 @@ class Stepper:
         self.model, self.optimizer, self.recipe, self.split, self.world = model, optimizer, recipe, split, world
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
         self.mixup = _mixup(recipe)
+        self.weights = recipe.objective.weights()
         graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
+        graphs = graphs and not recipe.objective.weight  # the rates of tokens are looked at by the host
         self.passes: _Pass = _GraphedPass(self) if graphs else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
         """Take this process's micro-batches of step `number` and move the weights, unless the loss is not finite."""
         self.passes.clear()
-        tally = torch.zeros(4, device=self.world.device)  # loss, correct, stop, save
+        tally = torch.zeros(4 + len(self.weights), device=self.world.device)  # stop, save, loss, correct, terms
         for part in range(self.split.parts):
             images, targets = self.mix(*next(batches), number)
             last = part == self.split.parts - 1
             with synchronise_gradients(self.model, now=last):
-                tally[:2] += self.passes.forward(images, targets)
+                tally[2:] += self.passes.forward(images, targets)
                 if last:
                     known = self._announce(tally, stop, save)
                 self.passes.backward()
@@ -88,18 +94,24 @@ class Stepper:
         return mixed
 
     def loss(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The micro-batch's share of the loss, and (loss, correct) as a report."""
+        """The micro-batch's share of what is minimised, and (loss, correct, terms) as a report."""
         with autocast(self.world.device, self.recipe.precision):
-            logits = self.model(images)
+            output = self.model(images)
+        logits, terms = output if self.weights else (output, {})
         smoothing = 0.0 if self.mixup else self.recipe.label_smoothing  # timm's mixup smooths the labels itself
         loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing) / self.split.parts
         correct = (logits.argmax(-1) == targets).sum() if targets.dim() == 1 else torch.zeros_like(loss)
-        return loss, torch.stack([loss.detach() / self.world.size, correct.detach().float()])
+        report = [loss.detach() / self.world.size, correct.detach().float()]
+        for name, weight in self.weights.items():
+            term = terms[name] / self.split.parts
+            loss = loss + weight * term
+            report.append(term.detach() / self.world.size)
+        return loss, torch.stack(report)
 
     def _announce(self, tally: Tensor, stop: bool, save: bool) -> "_Announcement":
-        tally[2].fill_(stop)  # `tally[2] = stop` would copy from the host's memory, and wait for it
-        tally[3].fill_(save)
-        return _Announcement(self.world.sum(tally), counted=self.mixup is None)
+        tally[0].fill_(stop)  # `tally[0] = stop` would copy from the host's memory, and wait for it
+        tally[1].fill_(save)
+        return _Announcement(self.world.sum(tally), self.mixup is None, tuple(self.weights))
 
     def _move(self) -> bool:
         """Whether the optimiser moved: not if the gradient that is to be clipped is not finite.
@@ -119,10 +131,10 @@ class Stepper:
 
 
 class _Announcement:
-    """Four numbers on their way from the device to the host."""
+    """A few numbers on their way from the device to the host."""
 
-    def __init__(self, tally: Tensor, counted: bool) -> None:
-        self.counted, self.event = counted, None
+    def __init__(self, tally: Tensor, counted: bool, terms: tuple[str, ...]) -> None:
+        self.counted, self.terms, self.event = counted, terms, None
         if tally.is_cuda:
             self.values = torch.empty(tally.shape, pin_memory=True)
             self.values.copy_(tally, non_blocking=True)
@@ -134,8 +146,9 @@ class _Announcement:
     def read(self) -> Outcome:
         if self.event is not None:
             self.event.synchronize()
-        loss, correct, stop, save = self.values.tolist()
-        return Outcome(loss, correct if self.counted else None, stop > 0, save > 0)
+        stop, save, loss, correct, *terms = self.values.tolist()
+        named = dict(zip(self.terms, terms, strict=True))
+        return Outcome(loss, correct if self.counted else None, stop > 0, save > 0, named)
 
 
 class _Pass:

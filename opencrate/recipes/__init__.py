@@ -2,7 +2,7 @@
 
 from . import scratch, imagenet, finetuning  # noqa: F401, I001, they fill the tables in this order
 from .files import differences, read_recipe, recipe_text
-from .recipe import Expected, Model, Optim, Recipe, Schedule
+from .recipe import Expected, Model, Objective, Optim, Recipe, Schedule
 from .table import FINETUNING, RECIPES, named, register, register_finetuning
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "RECIPES",
     "Expected",
     "Model",
+    "Objective",
     "Optim",
     "Recipe",
     "Schedule",

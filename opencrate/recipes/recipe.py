@@ -13,7 +13,7 @@ from ..measures import DEFINITIONS
 from ..operators.compression import Attention
 from ..operators.table import suggestion
 
-__all__ = ["Expected", "Model", "Optim", "Recipe", "Schedule"]
+__all__ = ["Expected", "Model", "Objective", "Optim", "Recipe", "Schedule"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,48 @@ class Schedule(Settings):
 
 
 @dataclass(frozen=True)
+class Objective(Settings):
+    """What is added to the cross-entropy: CRATE's own objective at some layers, orthogonality of its weights.
+
+    By default nothing is. Every term is a mean over tokens, samples, layers and heads, so that a weight means about the
+    same for other pictures and networks; `engine.objective` has the formulas. The bases U could also shrink to raise
+    the objective: `orthogonal_U` holds against that.
+
+    Args:
+        weight: of the sparse rate reduction ΔR − λ‖Z‖₁ per token, which is to rise; 0 for none. Such a step is not
+            recorded as a CUDA graph.
+        layers: the layers at whose end it is measured, counted from 1; none for all.
+        eps: precision ε of the rates.
+        lam: weight λ of ‖Z‖₁ in it.
+        orthogonal_U: weight of ‖U_kᵀU_k − I‖²/p, the mean over layers and heads; 0 for none.
+        orthogonal_D: weight of ‖DᵀD − I‖²/d, the mean over layers; 0 for none.
+    """
+
+    weight: float = 0.0
+    layers: tuple[int, ...] = ()
+    eps: float = 0.1
+    lam: float = 0.1
+    orthogonal_U: float = 0.0
+    orthogonal_D: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "lam", "orthogonal_U", "orthogonal_D"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"objective.{name} must not be negative, got {getattr(self, name)}")
+        if not self.eps > 0:
+            raise ValueError(f"objective.eps must be positive, got {self.eps}")
+        if self.layers and min(self.layers) < 1:
+            raise ValueError(f"objective.layers counts layers from 1, got {min(self.layers)}")
+        if len(set(self.layers)) < len(self.layers):
+            raise ValueError(f"objective.layers names a layer twice: {', '.join(map(str, self.layers))}")
+
+    def weights(self) -> dict[str, float]:
+        """The terms that are added to the loss, each with its factor: the objective is to rise, the others to fall."""
+        factors = {"objective": -self.weight, "orthogonal_U": self.orthogonal_U, "orthogonal_D": self.orthogonal_D}
+        return {name: factor for name, factor in factors.items() if factor}
+
+
+@dataclass(frozen=True)
 class Recipe(Settings):
     """A training run as values.
 
@@ -154,11 +196,12 @@ class Recipe(Settings):
         augment: how they are varied.
         optim: the optimiser.
         schedule: how long, and the learning rate over time.
+        objective: what is added to the loss.
         label_smoothing: share of the target that is spread over all classes.
         precision: type of the products; weights stay in float32.
         compile: compile the layers with torch.compile (needs a C++ compiler).
         graphs: record a step as a CUDA graph, for networks so small that launching kernels takes longer than running
-            them; on one GPU, and not with fp16.
+            them; on one GPU, not with fp16 and not with objective.weight.
         definition: what is measured at every layer while it trains (`opencrate.measures`).
         probe: number of validation pictures on which it is measured, 0 for none.
         seed: decides weights, order and augmentation.
@@ -171,6 +214,7 @@ class Recipe(Settings):
     augment: Augmentation = field(default_factory=Augmentation)
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
+    objective: Objective = field(default_factory=Objective)
     label_smoothing: float = 0.1
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
     compile: bool = True

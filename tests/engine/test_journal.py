@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from opencrate.engine import journal as module
-from opencrate.engine.journal import Journal, _small_table
+from opencrate.engine.journal import Journal, Window, _small_table
+from opencrate.engine.stepping import Outcome
 from opencrate.measures import DEFINITIONS, LayerTable
 
 
@@ -122,6 +123,23 @@ def test_accuracy_is_not_shown_where_there_is_none(tmp_path):
     journal.advance(1, 100, "1/9", loss=1.0, accuracy=None, speed=10)
     journal.close()
     assert "acc –  10 img/s" in console.file.getvalue()
+
+
+def test_the_objective_is_shown_where_there_is_one(tmp_path):
+    console = terminal(force_terminal=True)
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal.begin_progress(100, 0)
+    journal.advance(1, 100, "1/9", loss=1.0, accuracy=None, speed=10, objective=-2.34567)
+    journal.close()
+    assert "loss 1.000  objective -2.346  acc –  10 img/s" in console.file.getvalue()
+
+
+def test_means_are_those_of_the_steps_that_counted():
+    window = Window()
+    for loss, rate in ((1.0, 4.0), (2.0, 8.0), (3.0, float("nan"))):
+        window.add(Outcome(loss, 30.0, stop=False, save=False, terms={"objective": rate}), batch=60)
+    means = window.means()
+    assert (means["loss"], means["accuracy"], means["objective"]) == (1.5, 0.5, 6.0)
 
 
 def test_lines_elsewhere(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, differences, read_recipe, recipe_text
+from opencrate.recipes import FINETUNING, RECIPES, Model, Objective, Optim, differences, read_recipe, recipe_text
 
 LEAST = "name: x\nmodel: {name: crate_tiny_patch4_32}\ndata: {num_classes: 10}\n"
 
@@ -33,6 +33,7 @@ def test_every_field_in_another_state_comes_back(written):
         name="ünïcode: yes",
         model=Model("crate_tiny_patch4_32", compress_args={"eps": 0.5}, sparsify_args={"eta": 1e-7}, global_pool="avg"),
         optim=Optim("adamw", lr=1e-5, betas=(0.9, 0.95), clip=1.0, ema=0.999),
+        objective=Objective(0.01, (1, 12), eps=0.5, lam=0.0, orthogonal_U=1e-7, orthogonal_D=2.0),
     )
     assert read_recipe(written(recipe_text(recipe))) == recipe
 
@@ -80,6 +81,17 @@ def test_numbers_as_people_write_them(written, text):
         ("optim: {batch: 0}", "optim.batch must be at least 1, got 0"),
         ("optim: {ema: 1}", "optim.ema must be in [0, 1), got 1.0"),
         ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5: set both"),
+        ("objective: {weight: -0.1}", "objective.weight must not be negative, got -0.1"),
+        ("objective: {lam: .nan}", "objective.lam must not be negative, got nan"),
+        ("objective: {orthogonal_U: -1}", "objective.orthogonal_U must not be negative, got -1.0"),
+        ("objective: {orthogonal_D: .inf}", "objective.orthogonal_D must be finite, got inf"),
+        ("objective: {eps: 0}", "objective.eps must be positive, got 0.0"),
+        ("objective: {layers: [2, 0]}", "objective.layers counts layers from 1, got 0"),
+        ("objective: {layers: [1, 3, 1]}", "objective.layers names a layer twice: 1, 3, 1"),
+        (
+            "objective: {wieght: 1}",
+            "there is no field 'objective.wieght'; did you mean 'objective.weight'?",
+        ),
         ("definition: papr", "unknown definition 'papr'; did you mean 'paper'?"),
         ("seed: -1", "seed must be between 0 and 2³² − 1, got -1"),
         ("model: {depth: 3}", "a recipe needs model.name, or model.start for the network in a checkpoint"),
