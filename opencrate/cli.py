@@ -18,6 +18,7 @@ from .operators.table import suggestion
 
 if TYPE_CHECKING:
     from .recipes import Recipe
+    from .report import Analysis
 
 __all__ = ["bench", "convert", "describe", "evaluate", "finetune", "main", "pack", "recipes", "train"]
 
@@ -182,17 +183,51 @@ def bench(arguments: list[str]) -> None:
         sys.exit(1)
 
 
+def analyze(arguments: list[str]) -> None:
+    """Show what every layer does, by tables, figures and a page: opencrate analyze RUN_OR_CHECKPOINT [--images F]."""
+    from .report import analyze as write
+
+    source, settings = _analysis(arguments, "analyze")
+    print(f"{write(source, settings)} opens in any browser; tables/ and figures/ lie beside it")
+
+
+def audit(arguments: list[str]) -> None:
+    """Hold every layer to its design, in a line each: opencrate audit RUN_OR_CHECKPOINT [--images FOLDER]."""
+    from .report import audit_of
+
+    print(audit_of(*_analysis(arguments, "audit")))
+
+
+def _analysis(arguments: list[str], command: str) -> tuple[str, "Analysis"]:
+    from .report import Analysis
+
+    if not arguments or arguments[0].startswith("-"):
+        print(f"usage: opencrate {command} RUN_OR_CHECKPOINT [--images FOLDER | --recipe NAME] [OPTIONS]\n")
+        print(f"opencrate {command} RUN_OR_CHECKPOINT --help lists the options. A network's name will do, too.")
+        sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
+    return arguments[0], tyro.cli(Analysis, args=arguments[1:], prog=f"opencrate {command} RUN_OR_CHECKPOINT")
+
+
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
     "eval": evaluate,
     "recipes": recipes,
     "pack": pack,
+    "analyze": analyze,
+    "audit": audit,
     "bench": bench,
     "describe": describe,
     "convert": convert,
 }
-READ_THEMSELVES = ("train", "finetune", "eval", "bench")  # a name decides what their options are, or a heavy import
+READ_THEMSELVES = (
+    "train",
+    "finetune",
+    "eval",
+    "analyze",
+    "audit",
+    "bench",
+)  # a name decides what their options are, or a heavy import
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 import torch
 from timm.utils import unwrap_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from .blocks import Layer
@@ -175,7 +175,7 @@ def layerwise(
 
 @torch.inference_mode()
 def stream(
-    model: CRATE,
+    model: nn.Module,
     batches: Tensor | Iterable[Any],
     values_of: Callable[[Tensor], Tensor],
     samples: int | None = None,

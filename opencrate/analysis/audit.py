@@ -222,7 +222,7 @@ def _weights(number: int, layer: Layer, lam: float) -> Weights:
 
 
 def _at_sites(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Tensor]:
-    U, found = layer.U.double(), {}
+    U, found = layer.U.double(), dict[str, Tensor]()
     for site in SITES:
         Z = getattr(step, site).double()
         unit = normalize(Z, dim=-1)

@@ -1,6 +1,6 @@
 """What the weights and the tokens are, as geometry: how near to the frames, subspaces and ranks of the theory.
 
-The theory has orthonormal bases U_k of incoherent subspaces and an orthogonal dictionary D; training constrains neither.
+The theory has orthonormal bases U_k of incoherent subspaces and an orthogonal dictionary D; training needs neither.
 All functions work in float64 and are free of the weights' overall size where the theory is.
 """
 

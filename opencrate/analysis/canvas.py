@@ -1,0 +1,105 @@
+"""What all figures share: their sizes, fonts and colours, the note below them, and how they are written.
+
+Figures are made for two-column papers, 3.4 or 7 inches wide, with text of 8 points. Everything goes through
+matplotlib's objects, so that no global state is touched; matplotlib is imported when the first figure is drawn.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+else:
+    Axes = Figure = Any  # the names resolve where matplotlib is missing, too
+
+__all__ = [
+    "COLUMN",
+    "GREY",
+    "INK",
+    "PAGE",
+    "PALE",
+    "SMALL",
+    "Axes",
+    "Figure",
+    "plain",
+    "save",
+    "sheet",
+    "style",
+    "to_png",
+]
+
+COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column and of two
+SIZE, SMALL, TINY = 8.0, 7.0, 6.5  # points: text, titles of small panels, notes
+INK, GREY, PALE = "#2b2d33", "#6b7280", "#d9dde3"
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": SIZE,
+    "text.color": INK,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "axes.labelsize": SIZE,
+    "axes.titlesize": SMALL,
+    "axes.linewidth": 0.6,
+    "legend.fontsize": SMALL,
+    "pdf.fonttype": 42,  # TrueType: journals refuse matplotlib's default, and text stays text
+    "image.composite_image": False,  # hundreds of pictures would take a minute to be made one in a PDF file
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """As `@style()`: a function draws in our style, and matplotlib's settings are afterwards as they were."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ValueError("figures need the package 'matplotlib': pip install 'opencrate[report]'") from error
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        yield
+
+
+def sheet(
+    width: float,
+    height: float,
+    title: str = "",
+    notes: Iterable[str] = (),
+    layout: Literal["constrained", "compressed"] = "constrained",
+) -> Figure:
+    """An empty figure with its title above and its notes below, for which the height grows."""
+    from matplotlib.figure import Figure
+
+    lines = [line for note in notes for line in textwrap.wrap(note, int(20 * width))]
+    figure = Figure((width, height + 0.2 * bool(title) + 0.13 * len(lines)), layout=layout)
+    if title:
+        figure.suptitle(plain(title), x=0.01, ha="left", fontsize=SIZE, fontweight="bold")
+    if lines:
+        figure.supxlabel(plain("\n".join(lines)), x=0.01, ha="left", fontsize=TINY, color=GREY, linespacing=1.35)
+    return figure
+
+
+def plain(text: str) -> str:
+    """A user's words, in which a dollar sign begins no formula."""
+    return text.replace("$", r"\$")
+
+
+@style()
+def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
+    """Write name.png (200 dots per inch) and name.pdf (with its fonts), and return their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    figure.savefig(png, dpi=200)
+    figure.savefig(pdf, dpi=300, metadata={"CreationDate": None})  # the same figure gives the same file
+    return [png, pdf]
+
+
+@style()
+def to_png(figure: Figure, dpi: int = 150) -> bytes:
+    """The picture's bytes, for a page that holds its pictures itself."""
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=dpi)
+    return file.getvalue()

@@ -1,0 +1,153 @@
+"""What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ..data import Augmentation, Dataset, Feed, open_feed
+from ..data.loading import Loaded
+from ..data.pictures import decode
+from ..engine.building import load_any
+from ..engine.measuring import data_of, run_of
+from ..models import CRATE
+from ..operators.table import suggestion
+
+__all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources"]
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """A few pictures: as the network sees them (b, c, H, W), and to be looked at, uint8 (b, H, W, 3)."""
+
+    images: Tensor
+    shown: np.ndarray
+    targets: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A set of pictures that streams through networks as often as wanted."""
+
+    name: str
+    feed: Feed = field(repr=False)
+    data: Dataset
+    labelled: bool = True
+
+    def batches(self, samples: int, batch: int = 32) -> Iterator[Tensor]:
+        """`samples` pictures from all over the set, those left out that do not decode."""
+        apart, left = max(1, len(self.feed) // samples), samples
+        for images, targets in self.feed.evaluate(min(batch, samples), 0, apart):
+            whole = images[targets >= 0][:left]
+            left -= len(whole)
+            if len(whole):
+                yield whole
+            if left == 0:
+                return
+
+    def gallery(self, count: int) -> Gallery:
+        apart = max(1, len(self.feed) // count)
+        images, targets = next(iter(self.feed.evaluate(count, 0, apart)))
+        images, targets = images[targets >= 0], targets[targets >= 0]
+        if not len(images):
+            raise ValueError(f"none of the first {count} pictures of the {self.name} decodes")
+        mean, std = (
+            torch.tensor(value, device=images.device).view(-1, 1, 1) for value in (self.data.mean, self.data.std)
+        )
+        shown = ((images.float() * std + mean).clamp(0, 1) * 255).round().byte()
+        pixels = shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
+        return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
+
+
+class Files:
+    """All pictures below a folder, in order of their names and of no known class."""
+
+    classes: tuple[str, ...] = ("unknown",)
+
+    def __init__(self, folder: Path, in_chans: int) -> None:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder")
+        self.files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        self.in_chans = in_chans
+        if not self.files:
+            raise ValueError(f"there is no picture in {folder}")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def picture(self, i: int) -> Image.Image:
+        return decode(self.files[i].read_bytes(), self.in_chans)
+
+    def target(self, i: int) -> int:
+        return 0
+
+    def name(self, i: int) -> str:
+        return str(self.files[i])
+
+
+def open_network(source: str) -> tuple[nn.Module, str | None]:
+    """The network of a run, a checkpoint or, with fresh weights, a registered name; and what is to be said of it."""
+    if source in timm.list_models():
+        torch.manual_seed(0)
+        return timm.create_model(source).eval(), f"{source} has fresh weights: a name was given, not a checkpoint"
+    path = Path(source).expanduser()
+    if not path.exists() and not any(mark in source for mark in "/.:"):
+        raise ValueError(
+            f"{source} is neither a run, nor a checkpoint, nor a network{suggestion(source, timm.list_models())}"
+        )
+    return load_any(source).float().eval(), None
+
+
+def open_sources(source: str, model: Any, images: str | None, recipe: str | None, device: str) -> list[Source]:
+    """Validation and training pictures of the run or the recipe, or the pictures in a folder."""
+    if images is not None:
+        if recipe is not None:
+            raise ValueError("--images and --recipe both name pictures: give one")
+        data = _data_for(model)
+        files = Files(Path(images).expanduser(), data.in_chans)
+        feed = Loaded(files, data, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
+        return [Source(f"folder {Path(images).name}", feed, data, labelled=False)]
+    if recipe is None and run_of(source) is None:
+        raise ValueError(f"{source} lies in no run that tells its pictures: give --images FOLDER or --recipe NAME")
+    data = replace(data_of(source, recipe), size=_data_for(model).size)
+    return [
+        Source(f"{name} pictures", _still(data, name == "training", device), data)
+        for name in ("validation", "training")
+    ]
+
+
+def fresh_copy(model: CRATE) -> CRATE:
+    """The same network before any training."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return CRATE(**model.config()).to(model.cls_token).eval()
+
+
+def _still(data: Dataset, training: bool, device: str) -> Feed:
+    """A split as evaluation sees it."""
+    data = replace(data, validation=data.train) if training else data
+    return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, varied=False)
+
+
+def _data_for(model: Any) -> Dataset:
+    """How pictures enter a network, as its record tells."""
+    record = model.pretrained_cfg or {}
+    channels, height, width = record.get("input_size", (3, 224, 224))
+    if isinstance(model, CRATE):
+        channels, (height, width) = model.patch_embed.in_chans, model.patch_embed.img_size
+    if height != width:
+        raise ValueError(f"the network takes pictures of {height} × {width}, and an analysis only squares")
+    mean, std = (tuple(record.get(name, (0.5,) * channels)) for name in ("mean", "std"))
+    if len(mean) != channels:
+        mean, std = (0.5,) * channels, (0.5,) * channels
+    return Dataset(
+        "folder", size=height, in_chans=channels, mean=mean, std=std, crop_pct=record.get("crop_pct", 0.875), broken=1.0
+    )

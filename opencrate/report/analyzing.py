@@ -1,0 +1,135 @@
+"""`opencrate analyze`: open the network and its pictures, run the parts, write the page."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..analysis.audit import Audit, audit
+from ..engine.world import joined
+from ..measures import DEFINITIONS, definition_named
+from ..operators.table import suggestion
+from . import looks, parts
+from .page import write_page
+from .sections import Folder, Section
+from .study import Study, open_study
+
+__all__ = ["PARTS", "Analysis", "analyze", "audit_of"]
+
+Part = Callable[[Study, Folder, "Analysis"], Section | None]
+PARTS: dict[str, Part] = {
+    "layers": parts.layers,
+    "audit": parts.audited,
+    "epochs": parts.epochs,
+    "subspaces": parts.subspaces,
+    "tokens": looks.tokens,
+    "attention": looks.attention,
+    "patches": looks.patches,
+    "ablation": looks.ablation,
+}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What to look at, and on which pictures.
+
+    Args:
+        images: a folder of pictures; else those of the run, or of `recipe`.
+        recipe: the recipe whose pictures are taken, where the checkpoint lies in no run.
+        samples: pictures for tables, drawn from all over the set.
+        definitions: readings of R^c: paper, official.
+        eps: ε of the audit.
+        token: whose attention is drawn; 0 is the class token, 1 the first patch.
+        against: other runs or checkpoints, for curves beside this one's: sizes, for example.
+        only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
+        seed: of random parts of matrices.
+        out: the folder for tables, figures and report.html.
+        device: auto, cpu, cuda or cuda:N.
+        batch: pictures at once.
+    """
+
+    images: str | None = None
+    recipe: str | None = None
+    samples: int = 64
+    definitions: tuple[str, ...] = tuple(DEFINITIONS)
+    eps: float = 0.1
+    token: int = 0
+    against: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    seed: int = 0
+    out: Path = field(default_factory=lambda: Path("out/analysis"))
+    device: str = "auto"
+    batch: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.definitions:
+            raise ValueError(f"definitions must name at least one of {', '.join(DEFINITIONS)}")
+        for name in self.definitions:
+            definition_named(name)
+        for name in self.only:
+            if name not in PARTS:
+                raise ValueError(f"unknown part {name!r}{suggestion(name, PARTS)}")
+
+    @staticmethod
+    def label(source: str) -> str:
+        return Path(source).name or source
+
+
+def analyze(source: str, settings: Analysis) -> Path:
+    """Write the analysis of a run, a checkpoint or a network's name, and return the page."""
+    began = time.monotonic()
+    with joined(settings.device) as world, _reporting() as report:
+        report("opening the network and its pictures", 0, 1)
+        study = open_study(source, settings.images, settings.recipe, settings.samples, settings.batch, world.device)
+        folder = Folder(settings.out.expanduser())
+        chosen = _chosen(study, settings)
+        sections = []
+        for number, (name, part) in enumerate(chosen.items()):
+            report(name, number, len(chosen))
+            section = part(study, folder, settings)
+            if section is not None:
+                sections.append(section)
+        report("the page", len(chosen), len(chosen))
+        return write_page(study, folder, settings, sections, time.monotonic() - began)
+
+
+def audit_of(source: str, settings: Analysis) -> Audit:
+    """The audit alone, without files."""
+    with joined(settings.device) as world:
+        study = open_study(source, settings.images, settings.recipe, settings.samples, settings.batch, world.device)
+        return audit(study.model, study.batches(), settings.eps)
+
+
+def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
+    if not study.is_crate:
+        return {"tokens": parts.baseline}
+    chosen = {name: part for name, part in PARTS.items() if not settings.only or name in settings.only}
+    if not study.model.blocks[0].compress.step.has_attention:
+        chosen.pop("attention", None)
+    return chosen
+
+
+@contextmanager
+def _reporting() -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words, done, total: print(f"opencrate: {words} ({done} of {total} parts done)", file=sys.stderr)
+        return
+    columns = (
+        TextColumn("{task.description:<38}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda words, done, total: bar.update(task, description=words, completed=done, total=total)

@@ -1,0 +1,132 @@
+"""The page: one HTML file that holds its pictures and styles itself, and asks the network for nothing."""
+
+import base64
+import re
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from markupsafe import Markup, escape
+
+from .. import __version__
+from ..models import CRATE
+from .sections import Folder, Picture, Section, Table
+from .study import Study
+from .words import GLOSSARY
+
+__all__ = ["write_page"]
+
+
+def write_page(study: Study, folder: Folder, settings: Any, sections: list[Section], seconds: float) -> Path:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.tests |= {
+        "picture": lambda item: isinstance(item, Picture),
+        "table": lambda item: isinstance(item, Table),
+    }
+    environment.filters["formulas"] = _formulas
+    environment.filters["base64"] = lambda png: base64.b64encode(png).decode("ascii")
+    template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
+    facts = {"network": _network(study), "training": _training(study), "pictures": _pictures(study)}
+    headline = [*_accuracy(study), *(pair for section in sections for pair in section.headline)]
+    made = (
+        f"opencrate {__version__}, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
+    )
+    folder.json(
+        Folder.MARK,
+        {"source": study.source, "made": made, "samples": settings.samples, "definitions": list(settings.definitions),
+         "eps": settings.eps, "seed": settings.seed, "facts": facts, "headline": dict(headline),
+         "parts": [section.key for section in sections]},
+    )  # fmt: skip
+    page = template.render(
+        name=settings.label(study.source),
+        note=study.note,
+        facts=facts,
+        headline=headline,
+        sections=sections,
+        glossary=GLOSSARY if study.is_crate else {},
+        made=made,
+        command=_command(study, settings),
+    )
+    return folder.text("report.html", page)
+
+
+def _formulas(text: str) -> Markup:
+    """R^c, Z^{l+1/2} and U_k with raised and lowered letters, everything else as it is."""
+    safe = str(escape(text))
+    safe = re.sub(r"(?<=\w)\^(?:\{([^}]*)\}|(\w))", lambda found: f"<sup>{found[1] or found[2]}</sup>", safe)
+    return Markup(
+        re.sub(r"(?<=\b[A-Z])_(?:\{([^}]*)\}|(\w))", lambda found: f"<sub>{found[1] or found[2]}</sub>", safe)
+    )
+
+
+def _network(study: Study) -> list[tuple[str, str]]:
+    model = study.model
+    count = sum(weight.numel() for weight in model.parameters())
+    found = [("architecture", _architecture(model)), ("parameters", f"{count:,}")]
+    if not isinstance(model, CRATE):
+        return found
+    config, grid = model.config(), model.patch_embed.grid_size
+    compress, sparsify = (_operator(config, name) for name in ("compress", "sparsify"))
+    return [
+        *found,
+        ("layers", f"{config['depth']} of {config['num_heads']} heads (subspaces of dimension {config['head_dim']})"),
+        ("tokens", f"{grid[0]} × {grid[1]} patches and the class token, of {config['embed_dim']} coordinates"),
+        ("compression", compress),
+        ("sparsification", sparsify),
+        ("classes", f"{config['num_classes']:,}" if config["num_classes"] else "no classifier"),
+    ]
+
+
+def _architecture(model: Any) -> str:
+    return str((model.pretrained_cfg or {}).get("architecture") or type(model).__name__)
+
+
+def _operator(config: dict[str, Any], name: str) -> str:
+    options = ", ".join(f"{key} = {value:g}" for key, value in config[f"{name}_args"].items())
+    return config[name] + (f" ({options})" if options else "")
+
+
+def _training(study: Study) -> list[tuple[str, str]]:
+    record, result = study.told("run.json"), study.told("result.json")
+    if study.note is not None:
+        return [("training", "none: fresh weights")]
+    if record is None or result is None:
+        return [("training", "not known: the checkpoint lies in no run of ours")]
+    last = record[-1]
+    versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
+    return [
+        ("recipe", str(result["recipe"])),
+        ("steps", f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"),
+        ("hardware", ", ".join(last["hardware"].get("gpus") or []) or f"{last['hardware'].get('cpus')} CPU cores"),
+        ("started", str(last["started"]).replace("T", " ")[:16]),
+        ("seed", str(last["seed"])),
+        ("versions", versions),
+    ]
+
+
+def _pictures(study: Study) -> list[tuple[str, str]]:
+    data = study.pictures[0].data
+    return [
+        ("taken from", ", ".join(source.name for source in study.pictures)),
+        ("how many", f"{min(study.samples, len(study.pictures[0].feed)):,} of {len(study.pictures[0].feed):,}"),
+        ("size", f"scaled and cut to the central {data.size} × {data.size} pixels"),
+    ]
+
+
+def _accuracy(study: Study) -> list[tuple[str, str]]:
+    result = study.told("result.json")
+    return [("accuracy on validation pictures", f"{result['top1']:.1f} %")] if result and "top1" in result else []
+
+
+def _command(study: Study, settings: Any) -> str:
+    words = ["opencrate", "analyze", study.source]
+    for name in ("images", "recipe"):
+        if getattr(settings, name):
+            words += [f"--{name}", str(getattr(settings, name))]
+    return " ".join(
+        [*words, "--samples", str(settings.samples), "--eps", f"{settings.eps:g}", "--seed", str(settings.seed)]
+    )

@@ -1,0 +1,164 @@
+"""The parts of an analysis that are numbers by layer: each measures, writes tables and figures, and tells of them."""
+
+from typing import Any
+
+import torch
+
+from ..analysis import figures
+from ..analysis.audit import Audit, audit
+from ..analysis.audit_figures import half_steps
+from ..analysis.baseline import CANNOT, token_table
+from ..analysis.geometry import coherence, dead_heads, orthonormality_gap
+from ..engine.building import load_any
+from ..measures import LayerTable, layerwise
+from .sections import Folder, Item, Section, Table, change, some
+from .study import Study
+from .words import ABOUT, APPROXIMATIONS, READINGS, WEIGHTS
+
+__all__ = ["audited", "baseline", "epochs", "layers", "subspaces"]
+
+
+def layers(study: Study, folder: Folder, settings: Any) -> Section:
+    """R^c and the non-zero fraction of every layer, beside the untrained network's."""
+    items, everything, headline = list[Item](), dict[str, Any](), tuple[tuple[str, str], ...]()
+    for name in settings.definitions:
+        tables = _tables(study, settings, name)
+        everything[name] = {label: table.to_dict() for label, table in tables.items()}
+        labelled = ((label, row) for label, table in tables.items() for row in table.rows)
+        folder.csv(
+            f"tables/layers_{name}.csv", ({"definition": name, "curve": label, **row} for label, row in labelled)
+        )
+        trained, untrained = next(iter(tables.values())), tables["untrained"]
+        caption = f"{READINGS.get(name, name)}, and the share of the tokens' entries that are not zero."
+        caption += f" R^c goes {_ends(trained)}; untrained, {_ends(untrained)}."
+        items.append(folder.figure(figures.layer_curves(tables), f"layers_{name}", caption))
+        headline = _headline(trained)
+    folder.json("tables/layers.json", everything)
+    return Section("layers", *ABOUT["layers"], tuple(items), headline)
+
+
+def _tables(study: Study, settings: Any, definition: str) -> dict[str, LayerTable]:
+    """Of every set of pictures; with other networks to compare, of every network on the first set."""
+    if settings.against:
+        networks = {settings.label(study.source): study.model}
+        networks |= {settings.label(source): load_any(source).float().to(study.device) for source in settings.against}
+        found = {label: layerwise(model, study.batches(), definition) for label, model in networks.items()}
+    else:
+        found = {source.name: layerwise(study.model, study.batches(source), definition) for source in study.pictures}
+    return found | {"untrained": layerwise(study.untrained, study.batches(), definition)}
+
+
+def _ends(table: LayerTable) -> str:
+    first, last = table.rows[0]["Rc"], table.rows[-1]["Rc"]
+    return f"from {first:,.0f} at the first layer to {last:,.0f} at the last ({change(first, last)})"
+
+
+def _headline(table: LayerTable) -> tuple[tuple[str, str], ...]:
+    lowest = min(row["nonzero"] for row in table.rows)
+    return (
+        (f"R^c, first to last layer ({table.definition.name})", change(table.rows[0]["Rc"], table.rows[-1]["Rc"])),
+        ("of the entries are not zero, where they are fewest", f"{lowest:.0%}"),
+    )
+
+
+def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
+    """R^c and the non-zero fraction over the epochs of a run: of kept checkpoints, or as it measured itself."""
+    name = settings.definitions[0]
+    found = {f"epoch {epoch}": layerwise(model, study.batches(), name) for epoch, model in study.kept()}
+    caption = "Measured on the checkpoints that the run kept."
+    if len(found) < 2:
+        probed = study.probed()
+        found = {f"epoch {epoch}": probed[epoch] for epoch in some(sorted(probed), 6)}
+        caption = "As the run measured itself. To measure its checkpoints instead, train with --keep-epochs N."
+    if len(found) < 2:
+        return None
+    folder.json("tables/epochs.json", {label: table.to_dict() for label, table in found.items()})
+    return Section("epochs", *ABOUT["epochs"], (folder.figure(figures.layer_curves(found), "epochs", caption),))
+
+
+def audited(study: Study, folder: Folder, settings: Any) -> Section:
+    """Every half-step of every layer, held to what it was designed to do."""
+    found = audit(study.model, study.batches(), settings.eps)
+    folder.json("tables/audit.json", found.to_dict())
+    folder.csv("tables/audit.csv", found.rows())
+    folder.text("tables/audit_samples.csv", found.samples_csv())
+    verdicts = found.verdicts()
+    words = tuple(verdict.word for verdict in verdicts)
+    table = Table(
+        ("layer", "as designed?", "compression", "sparsification", "noted"),
+        tuple((f"{v.layer}", v.word, *v.evidence, "; ".join(v.warnings)) for v in verdicts),
+        f"On {found.samples} pictures. A half works if it improves 90 % of them, and by a per cent on average.",
+        words,
+    )
+    caption = "What the two halves of every layer change. Blue bars go the way that the design wants."
+    picture = folder.figure(half_steps(found), "audit", caption)
+    return Section(
+        "audit",
+        *ABOUT["audit"],
+        (table, picture, _weights(found), _approximations(found)),
+        (("layers do what they should", f"{words.count('yes')} of {len(words)}"),),
+    )
+
+
+def _weights(found: Audit) -> Table:
+    columns = (
+        "layer",
+        "U_k from orthonormal",
+        "coherence",
+        "D from orthogonal",
+        "η‖D‖² (below 2?)",
+        "γ‖Gram‖ (below 1?)",
+    )
+    rows = []
+    for facts, gram in zip(found.weights, found.values["gram"].mean(-1).tolist(), strict=True):
+        step = "–" if facts.eta_D is None else f"{facts.eta_D:.2f}" + ("" if facts.eta_D < 2 else ", no")
+        numbers = (f"{value:.2f}" for value in (facts.orthonormality, facts.coherence, facts.orthogonality))
+        rows.append((f"{facts.layer}", *numbers, step, f"{gram:,.0f}" if gram >= 10 else f"{gram:.2g}"))
+    return Table(columns, tuple(rows), WEIGHTS)
+
+
+def _approximations(found: Audit) -> str:
+    means = {name: values.mean().item() for name, values in found.values.items() if "@" not in name}
+    words = {n: f"{v:,.0f}" if abs(v) >= 100 else f"{v:.2g}".replace("-", "−") for n, v in means.items()}
+    return APPROXIMATIONS.format(**words)
+
+
+def subspaces(study: Study, folder: Folder, settings: Any) -> Section:
+    """The subspaces of every layer against each other."""
+    every = {f"layer {i}": block.U.detach().float().cpu() for i, block in enumerate(study.model.blocks, 1)}
+    rows = []
+    for layer, U in enumerate(every.values(), 1):
+        apart = coherence(U)[~torch.eye(len(U), dtype=torch.bool)]
+        facts = {"coherence": apart.mean().item(), "coherence_max": apart.max().item()} if len(apart) else {}
+        gap, dead = orthonormality_gap(U).mean().item(), " ".join(map(str, dead_heads(U)))
+        rows.append({"layer": layer, **facts, "orthonormality_gap": gap, "dead_heads": dead})
+    folder.csv("tables/subspaces.csv", rows)
+    gone = [f"layer {row['layer']}, head {row['dead_heads']}" for row in rows if row["dead_heads"]]
+    said = (f"Dead heads, onto which everything projects to zero: {'; '.join(gone)}.",) if gone else ()
+    few = {key: every[key] for key in some(list(every), 4)}
+    caption = f"Cosines between four random directions of every subspace (seed {settings.seed})."
+    pictures = (
+        folder.figure(figures.subspace_grams(every, seed=settings.seed), "subspaces", caption),
+        folder.figure(figures.subspace_grams(few, None), "subspaces_full", "All directions, for some layers."),
+    )
+    return Section("subspaces", *ABOUT["subspaces"], (*said, *pictures))
+
+
+def baseline(study: Study, folder: Folder, settings: Any) -> Section:
+    """For a network that is no CRATE: what its tokens can be measured by."""
+    rows = token_table(study.model, study.batches(), settings.eps)
+    folder.csv("tables/tokens.csv", ({"definition": f"tokens, ε = {settings.eps:g}", **row} for row in rows))
+    folder.json("tables/tokens.json", {"definition": {"name": "tokens", "eps": settings.eps}, "rows": rows})
+    table = Table(
+        ("layer", "non-zero fraction", "effective rank", "R", "R of unit tokens"),
+        tuple(
+            (
+                f"{row['layer']}",
+                f"{row['nonzero']:.3f}",
+                *(f"{row[name]:,.1f} ± {row[f'{name}_std']:,.1f}" for name in ("rank", "R", "R_unit")),
+            )
+            for row in rows
+        ),
+        f"Means and standard deviations over pictures; ε = {settings.eps:g}.",
+    )
+    return Section("tokens", "What can be compared", CANNOT, (table,))

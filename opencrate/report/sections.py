@@ -1,0 +1,118 @@
+"""What a report is made of: sections of words, figures and tables, which are files and parts of the page alike."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..analysis.canvas import Figure, save, to_png
+
+__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "some"]
+
+
+DPI = 140  # of pictures on the page: sharp, also enlarged, and a page of a few MB
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A figure on the page, with its caption in plain words."""
+
+    name: str
+    png: bytes = field(repr=False)
+    caption: str
+
+    @property
+    def width(self) -> int:
+        """In the page's pixels, of which an inch has 96."""
+        return round(int.from_bytes(self.png[16:20], "big") * 96 / DPI)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under headings; `marks` names a row's colour."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    marks: tuple[str, ...] = ()
+
+
+Item = Picture | Table | str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: its heading, what it is about, and what it found."""
+
+    key: str
+    title: str
+    about: str
+    items: tuple[Item, ...]
+    headline: tuple[tuple[str, str], ...] = ()  # (label, value) for the top of the page
+
+
+class Folder:
+    """Where an analysis goes: tables/, figures/ and report.html."""
+
+    MARK = "analysis.json"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file: an analysis needs a folder, --out FOLDER")
+        if path.is_dir() and any(path.iterdir()) and not (path / self.MARK).is_file():
+            raise ValueError(f"{path} holds something else than an earlier analysis: give another folder, --out FOLDER")
+        try:
+            for name in ("tables", "figures"):
+                (path / name).mkdir(parents=True, exist_ok=True)
+            (path / self.MARK).touch()
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+
+    def figure(self, figure: Figure, name: str, caption: str) -> Picture:
+        save(figure, self.path / "figures", name)
+        return Picture(name, to_png(figure, DPI), caption)
+
+    def text(self, name: str, content: str) -> Path:
+        target = self.path / name
+        target.write_text(content, encoding="utf-8")
+        return target
+
+    def json(self, name: str, values: Any) -> Path:
+        return self.text(name, json.dumps(finite_or_named(values), indent=2, allow_nan=False) + "\n")
+
+    def csv(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
+        rows = [finite_or_named(dict(row)) for row in rows]
+        columns: Sequence[str] = list(dict.fromkeys(key for row in rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return self.text(name, text.getvalue())
+
+
+def finite_or_named(values: Any) -> Any:
+    """The same, with numbers that are none or infinite as words, which JSON has not and a table should not hide."""
+    if isinstance(values, Mapping):
+        return {key: finite_or_named(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [finite_or_named(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return "not a number" if math.isnan(values) else "infinite" if values > 0 else "minus infinite"
+    return values
+
+
+def change(before: float, after: float) -> str:
+    """In per cent, with a sign that can be read."""
+    return f"{(after - before) / before:+.0%}".replace("-", "−") if before else "–"
+
+
+def some(values: list[Any], count: int) -> list[Any]:
+    """About `count` of them, evenly, the first and the last among them."""
+    if len(values) <= count:
+        return values
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]

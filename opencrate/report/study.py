@@ -1,0 +1,111 @@
+"""What all parts of an analysis look at: the network, its untrained twin, the pictures, and the run it comes from."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..analysis.sources import Gallery, Source, fresh_copy, open_network, open_sources
+from ..engine.building import load_any
+from ..engine.measuring import run_of
+from ..measures import LayerTable
+from ..models import CRATE
+
+__all__ = ["Study", "open_study"]
+
+
+@dataclass(eq=False)
+class Study:
+    """A network and the pictures on which it is studied."""
+
+    source: str
+    model: Any
+    note: str | None  # what is to be said of the network
+    pictures: list[Source]  # the first are those that it is judged by
+    samples: int
+    batch: int
+    run: Path | None
+
+    @property
+    def is_crate(self) -> bool:
+        return isinstance(self.model, CRATE)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        size: tuple[int, int] = self.model.patch_embed.grid_size
+        return size
+
+    @cached_property
+    def untrained(self) -> CRATE:
+        return fresh_copy(self.model)
+
+    @cached_property
+    def gallery(self) -> Gallery:
+        """Pictures to look at, and to look for patches in."""
+        return self.pictures[0].gallery(min(self.samples, 64))
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, as far as anybody knows them."""
+        known = tuple((self.model.pretrained_cfg or {}).get("label_names") or ())
+        if not known and self.model.num_classes == 1000:
+            from timm.data import ImageNetInfo
+
+            info = ImageNetInfo()
+            return tuple(info.index_to_description(i) for i in range(1000))
+        return known or tuple(self.pictures[0].feed.classes if self.pictures[0].labelled else ())
+
+    def batches(self, source: Source | None = None) -> Iterator[Tensor]:
+        return (source or self.pictures[0]).batches(self.samples, self.batch)
+
+    def class_name(self, number: int | None) -> str:
+        if number is None:
+            return "not known"
+        return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"
+
+    def told(self, file: str) -> Any:
+        """run.json or result.json of the run, where there is one."""
+        path = None if self.run is None else self.run / file
+        if path is None or not path.is_file():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return None
+
+    def probed(self) -> dict[int, LayerTable]:
+        """The layer tables that the run measured of itself while it trained, by epoch."""
+        path = None if self.run is None else self.run / "metrics.jsonl"
+        if path is None or not path.is_file():
+            return {}
+        lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}"))
+        return {line["epoch"]: LayerTable.from_dict(line) for line in lines if line.get("kind") == "layers"}
+
+    def kept(self) -> Iterator[tuple[int, Any]]:
+        """The networks of the epochs whose checkpoints the run kept."""
+        folder = None if self.run is None else self.run / "checkpoints"
+        for file in sorted(folder.glob("epoch-*.pt")) if folder else ():
+            found = re.fullmatch(r"epoch-(\d+)\.pt", file.name)
+            if found:
+                yield int(found[1]), load_any(file).float().eval().to(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.model.parameters())).device
+
+
+def open_study(
+    source: str, images: str | None, recipe: str | None, samples: int, batch: int, device: torch.device
+) -> Study:
+    model, note = open_network(source)
+    model = model.to(device)
+    return Study(
+        source, model, note, open_sources(source, model, images, recipe, str(device)), samples, batch, run_of(source)
+    )

@@ -1,0 +1,93 @@
+"""The report's plain words, in one place: what each section is about, and what each term means."""
+
+__all__ = ["ABOUT", "APPROXIMATIONS", "GLOSSARY", "READINGS", "WEIGHTS"]
+
+
+def _text(words: str) -> str:
+    return " ".join(words.split())
+
+
+READINGS = {
+    "paper": "R^c of the tokens after compression, as the paper's text says (definition “paper”, ε = 0.1)",
+    "official": _text("""R^c of what the compression sees, every token at unit length, as the authors' script
+        measures it (definition “official”, ε = 0.1)"""),
+}
+
+ABOUT = {
+    "layers": (
+        "What passes from layer to layer",
+        _text("""Every layer is meant to do two things: press the tokens of a picture closer to a few subspaces, so
+            that the coding rate R^c falls, and write them with few entries that are not zero, so that the non-zero
+            fraction falls. R^c counts, roughly, how many bits the tokens need once each subspace has a code book of
+            its own: the fewer, the better organised they are. “Untrained” is the same network with fresh weights:
+            what that does too, training did not bring about."""),
+    ),
+    "epochs": (
+        "How it came about",
+        "The same two quantities, epoch by epoch: from dark, early, to bright, late.",
+    ),
+    "audit": (
+        "Does each layer do what it was designed for?",
+        _text("""A layer takes two half-steps. Compression should lower R^c; it is measured here on tokens of unit
+            length, because LayerNorm hides their length from the next half. Sparsification should lower the LASSO:
+            the error of writing each token as a sum of dictionary atoms, plus a price λ on the size of the code."""),
+    ),
+    "subspaces": (
+        "The subspaces",
+        _text("""Every head has a subspace of its own. Bright squares off the diagonal mean that two heads look at
+            the same directions. The coherence is 0 for subspaces at right angles and 1 for subspaces that share a
+            direction."""),
+    ),
+    "tokens": (
+        "The tokens",
+        _text("""To the network a picture is a set of tokens: one for each patch, and one for the class. Each row
+            below is a token, each column one of its coordinates."""),
+    ),
+    "attention": (
+        "What it attends to",
+        _text("""Each head draws a token towards the patches that look alike in the head's subspace. These are the
+            patches."""),
+    ),
+    "patches": (
+        "What heads and atoms stand for",
+        _text("""The patches that lie farthest along a head's main direction, and those where an entry of the sparse
+            code is largest. A row of patches that look alike says what the head or the atom stands for."""),
+    ),
+    "ablation": (
+        "What happens without a head",
+        _text("""Each head alone is switched off, and the prediction compared with the whole network's, by the
+            Kullback–Leibler divergence in nats: 0 is no change."""),
+    ),
+}
+
+WEIGHTS = _text("""The theory has orthonormal bases (0 in the second column), subspaces at right angles (0), an
+    orthogonal dictionary (0), a step that is not too long, and tokens so small that a series converges. Training
+    enforces none of it: this is how far the weights are from there.""")
+
+APPROXIMATIONS = _text("""Attention is derived as an approximation of a gradient step on R^c. On average over layers
+    and pictures, the step that the network takes has a cosine of {gradient_cosine} with the exact step. The softmax
+    form of the gradient has a cosine of {softmax_cosine} with it (relative residual {softmax_residual}), and the
+    first-order Neumann form one of {neumann_cosine} ({neumann_residual}). Large residuals say that ε is small for the
+    size of these tokens, so that the series does not converge; what the step does to R^c is in the table above.""")
+
+GLOSSARY = {
+    "token, Z^l": _text("""What the network knows of a patch after l − 1 layers: a list of d numbers. Z^{l+1/2} is
+        the same after layer l has compressed it, Z^{l+1} after it has sparsified it."""),
+    "subspace, U_k": "The p directions along which head k of a layer compares and moves tokens.",
+    "coding rate, R": _text("""Half the log-determinant of I + d/(N ε²) Z Zᵀ: the nats needed to code N tokens up to
+        an error of ε. Large when tokens point in many directions."""),
+    "R^c": _text("""The same after projecting the tokens onto each subspace, summed over the subspaces. Small when
+        the tokens lie close together in every subspace: that is what compression is for."""),
+    "ΔR": "R − R^c: spread as a whole, compact in each subspace. The network's objective wants it large.",
+    "objective": "ΔR − λ‖Z‖₀, sparse rate reduction: what the layers were derived to increase.",
+    "non-zero fraction": "The share of the entries of Z^{l+1} that are not zero, ‖Z‖₀/(N·d).",
+    "LASSO": _text("""λ‖A‖₁ + ½‖Y − A Dᵀ‖² for the code A of the tokens Y in the dictionary D, over codes without
+        negative entries. “Before” is its value at the positive part of Y, “after” at the layer's code."""),
+    "dictionary, D": "Its columns are the atoms of which tokens are written as sums.",
+    "effective rank": "How many directions the tokens really use: the exponential of the entropy of their energies.",
+    "coherence": "The cosine of the smallest angle between two subspaces, averaged over pairs.",
+    "η‖D‖²": "The length of the sparsification step; below 2 a step of ISTA lowers the LASSO, above it need not.",
+    "γ‖Gram‖": _text("""Whether the series converges by which attention is derived from the gradient of R^c: below 1
+        it does. It says how literally the derivation may be taken, not how good the attention is."""),
+    "interval": "95 % bootstrap interval of a mean over pictures: other pictures would mostly give a mean within it.",
+}
