@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Shape annotations are executed in the tests, but for those marked unhooked.
-SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,beartype.beartype
+SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.analysis,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite clean
@@ -22,9 +22,9 @@ $(READY): pyproject.toml
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	touch $(READY)
 
-demo: $(READY)  ## train the embedded digits, and look inside: out/digits
+demo: $(READY)  ## train the embedded digits, and look inside: out/digits/analysis/report.html
 	$(BIN)/opencrate train digits --out out/digits --evaluate-epochs 5
-	$(BIN)/opencrate describe out/digits/model
+	$(BIN)/opencrate analyze out/digits
 
 denoise: $(READY)  ## draw noisy tokens as they move onto their subspaces: out/denoising.png
 	$(BIN)/python examples/denoising.py

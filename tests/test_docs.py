@@ -31,7 +31,7 @@ def operators_restored():
 @pytest.mark.unhooked
 def test_python_in_the_readme_runs(capsys, operators_restored):
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(snippets) == 4
+    assert len(snippets) == 5
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})
     printed = capsys.readouterr().out.splitlines()

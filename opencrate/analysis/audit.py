@@ -193,9 +193,9 @@ def audit(
     names: list[str] = []
 
     def values_of(images: Tensor) -> Tensor:
-        found = []
+        found, known = [], dict[str, Tensor]()
         for step, layer, facts in zip(trajectory(model, images), layers, weights, strict=True):
-            values = _at_sites(step, layer, eps, facts.lam) | _of_a_step(step, layer, eps, facts.lam)
+            values = _at_sites(step, layer, eps, facts.lam, known) | _of_a_step(step, layer, eps, facts.lam)
             names[:] = values
             found.append(torch.stack(list(values.values())))  # (names, b)
         return torch.stack(found)
@@ -221,28 +221,34 @@ def _weights(number: int, layer: Layer, lam: float) -> Weights:
     )
 
 
-def _at_sites(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Tensor]:
+def _at_sites(step: Step, layer: Layer, eps: float, lam: float, known: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`known` is what the layer before told of its Z_next, which is our Z, without its subspaces."""
     U, found = layer.U.double(), dict[str, Tensor]()
     for site in SITES:
         Z = getattr(step, site).double()
-        unit = normalize(Z, dim=-1)
-        R, Rc = coding_rate(Z, eps), subspace_coding_rate(Z, U, eps)
-        R_unit, Rc_unit = coding_rate(unit, eps), subspace_coding_rate(unit, U, eps)
-        entries = Z.shape[-2] * Z.shape[-1]
-        values = {
-            "R": R,
+        if site != "Z" or not known:
+            known |= _of_tokens(Z, eps)
+        Rc, Rc_unit = subspace_coding_rate(Z, U, eps), subspace_coding_rate(normalize(Z, dim=-1), U, eps)
+        values = known | {
             "Rc": Rc,
-            "dR": R - Rc,
-            "R_unit": R_unit,
+            "dR": known["R"] - Rc,
             "Rc_unit": Rc_unit,
-            "dR_unit": R_unit - Rc_unit,
-            "nonzero": l0(Z) / entries,
-            "l1": l1(Z) / entries,
-            "objective": R - Rc - lam * l0(Z),
-            "rank": effective_rank(Z),
+            "dR_unit": known["R_unit"] - Rc_unit,
+            "objective": known["R"] - Rc - lam * l0(Z),
         }
-        found |= {f"{name}@{site}": value for name, value in values.items()}
+        found |= {f"{name}@{site}": values[name] for name in AT_SITES}
     return found
+
+
+def _of_tokens(Z: Tensor, eps: float) -> dict[str, Tensor]:
+    entries = Z.shape[-2] * Z.shape[-1]
+    return {
+        "R": coding_rate(Z, eps),
+        "R_unit": coding_rate(normalize(Z, dim=-1), eps),
+        "nonzero": l0(Z) / entries,
+        "l1": l1(Z) / entries,
+        "rank": effective_rank(Z),
+    }
 
 
 def _of_a_step(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Tensor]:

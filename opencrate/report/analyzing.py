@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..analysis.audit import Audit, audit
@@ -45,7 +45,7 @@ class Analysis:
         against: other runs or checkpoints, for curves beside this one's: sizes, for example.
         only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
         seed: of random parts of matrices.
-        out: the folder for tables, figures and report.html.
+        out: the folder for tables, figures and report.html; RUN/analysis, or out/analysis where there is no run.
         device: auto, cpu, cuda or cuda:N.
         batch: pictures at once.
     """
@@ -59,7 +59,7 @@ class Analysis:
     against: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     seed: int = 0
-    out: Path = field(default_factory=lambda: Path("out/analysis"))
+    out: Path | None = None
     device: str = "auto"
     batch: int = 16
 
@@ -86,7 +86,7 @@ def analyze(source: str, settings: Analysis) -> Path:
     with joined(settings.device) as world, _reporting() as report:
         report("opening the network and its pictures", 0, 1)
         study = open_study(source, settings.images, settings.recipe, settings.samples, settings.batch, world.device)
-        folder = Folder(settings.out.expanduser())
+        folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         chosen = _chosen(study, settings)
         sections = []
         for number, (name, part) in enumerate(chosen.items()):

@@ -17,6 +17,8 @@ from .words import ABOUT, APPROXIMATIONS, READINGS, WEIGHTS
 
 __all__ = ["audited", "baseline", "epochs", "layers", "subspaces"]
 
+UNTRAINED = 16  # pictures on which the untrained network is audited
+
 
 def layers(study: Study, folder: Folder, settings: Any) -> Section:
     """R^c and the non-zero fraction of every layer, beside the untrained network's."""
@@ -82,12 +84,17 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
     folder.json("tables/audit.json", found.to_dict())
     folder.csv("tables/audit.csv", found.rows())
     folder.text("tables/audit_samples.csv", found.samples_csv())
+    untrained = audit(study.untrained, study.batches(), settings.eps, samples=UNTRAINED)
     verdicts = found.verdicts()
     words = tuple(verdict.word for verdict in verdicts)
     table = Table(
-        ("layer", "as designed?", "compression", "sparsification", "noted"),
-        tuple((f"{v.layer}", v.word, *v.evidence, "; ".join(v.warnings)) for v in verdicts),
-        f"On {found.samples} pictures. A half works if it improves 90 % of them, and by a per cent on average.",
+        ("layer", "as designed?", "compression", "untrained", "sparsification", "noted"),
+        tuple(
+            (f"{v.layer}", v.word, v.evidence[0], f"R^c {fresh}", v.evidence[1], "; ".join(v.warnings))
+            for v, fresh in zip(verdicts, _compressed(untrained), strict=True)
+        ),
+        f"On {found.samples} pictures. A half works if it improves 90 % of them, and by a per cent on average."
+        f" “Untrained”: what compression does with fresh weights, on {untrained.samples} pictures.",
         words,
     )
     caption = "What the two halves of every layer change. Blue bars go the way that the design wants."
@@ -98,6 +105,12 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
         (table, picture, _weights(found), _approximations(found)),
         (("layers do what they should", f"{words.count('yes')} of {len(words)}"),),
     )
+
+
+def _compressed(found: Audit) -> list[str]:
+    """The change of R^c at unit norm by every layer's compression."""
+    before, after = (found.at("Rc_unit", site).mean(-1).tolist() for site in ("Z", "Z_half"))
+    return [change(a, b, digits=1) for a, b in zip(before, after, strict=True)]
 
 
 def _weights(found: Audit) -> Table:

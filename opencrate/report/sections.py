@@ -106,9 +106,9 @@ def finite_or_named(values: Any) -> Any:
     return values
 
 
-def change(before: float, after: float) -> str:
+def change(before: float, after: float, digits: int = 0) -> str:
     """In per cent, with a sign that can be read."""
-    return f"{(after - before) / before:+.0%}".replace("-", "−") if before else "–"
+    return f"{(after - before) / before:+.{digits}%}".replace("-", "−") if before else "–"
 
 
 def some(values: list[Any], count: int) -> list[Any]:
