@@ -1,6 +1,6 @@
 """What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,16 @@ class Source:
             if left == 0:
                 return
 
-    def gallery(self, count: int) -> Gallery:
-        apart = max(1, len(self.feed) // count)
-        images, targets = next(iter(self.feed.evaluate(count, 0, apart)))
+    def gallery(self, count: int, chosen: Sequence[int] = ()) -> Gallery:
+        """The pictures of these numbers first, then others from all over the set."""
+        total = len(self.feed)
+        for number in chosen:
+            if not 0 <= number < total:
+                raise ValueError(f"there is no picture {number}: the {self.name} are numbered from 0 to {total - 1}")
+        batches = [next(iter(self.feed.evaluate(1, number, total))) for number in chosen]
+        if count > len(chosen):
+            batches.append(next(iter(self.feed.evaluate(count - len(chosen), 0, max(1, total // count)))))
+        images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
         images, targets = images[targets >= 0], targets[targets >= 0]
         if not len(images):
             raise ValueError(f"none of the first {count} pictures of the {self.name} decodes")
@@ -106,21 +113,38 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
     return load_any(source).float().eval(), None
 
 
-def open_sources(source: str, model: Any, images: str | None, recipe: str | None, device: str) -> list[Source]:
-    """Validation and training pictures of the run or the recipe, or the pictures in a folder."""
+def open_sources(
+    source: str,
+    model: Any,
+    images: str | None = None,
+    recipe: str | None = None,
+    data: str | None = None,
+    root: str | None = None,
+    device: str = "cpu",
+) -> list[Source]:
+    """The pictures in a folder, or the validation and training pictures of a set, of a recipe or of the run."""
+    given = [
+        f"--{name}" for name, value in (("images", images), ("recipe", recipe), ("data", data)) if value is not None
+    ]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} both name pictures: give one")
     if images is not None:
-        if recipe is not None:
-            raise ValueError("--images and --recipe both name pictures: give one")
-        data = _data_for(model)
-        files = Files(Path(images).expanduser(), data.in_chans)
-        feed = Loaded(files, data, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
-        return [Source(f"folder {Path(images).name}", feed, data, labelled=False)]
-    if recipe is None and run_of(source) is None:
-        raise ValueError(f"{source} lies in no run that tells its pictures: give --images FOLDER or --recipe NAME")
-    data = replace(data_of(source, recipe), size=_data_for(model).size)
+        settings = _data_for(model)
+        files = Files(Path(images).expanduser(), settings.in_chans)
+        feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
+        return [Source(f"folder {Path(images).name}", feed, settings, labelled=False)]
+    if data is not None:
+        settings = replace(_data_for(model), name=data, broken=0.01)
+    elif recipe is None and run_of(source) is None:
+        raise ValueError(
+            f"{source} lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"
+        )
+    else:
+        settings = replace(data_of(source, recipe), size=_data_for(model).size)
+    settings = settings if root is None else replace(settings, root=root)
+    splits = {"validation": False, "training": True}
     return [
-        Source(f"{name} pictures", _still(data, name == "training", device), data)
-        for name in ("validation", "training")
+        Source(f"{name} pictures", _still(settings, training, device), settings) for name, training in splits.items()
     ]
 
 
@@ -149,5 +173,12 @@ def _data_for(model: Any) -> Dataset:
     if len(mean) != channels:
         mean, std = (0.5,) * channels, (0.5,) * channels
     return Dataset(
-        "folder", size=height, in_chans=channels, mean=mean, std=std, crop_pct=record.get("crop_pct", 0.875), broken=1.0
+        "folder",
+        num_classes=max(1, model.num_classes),
+        size=height,
+        in_chans=channels,
+        mean=mean,
+        std=std,
+        crop_pct=record.get("crop_pct", 0.875),
+        broken=1.0,
     )

@@ -4,12 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..analysis.audit import Audit, audit
 from ..engine.world import joined
-from ..measures import DEFINITIONS, definition_named
+from ..measures import DEFINITIONS, Definition, definition_named
+from ..objective.rates import require_positive
 from ..operators.table import suggestion
 from . import looks, parts
 from .page import write_page
@@ -36,11 +37,14 @@ class Analysis:
     """What to look at, and on which pictures.
 
     Args:
-        images: a folder of pictures; else those of the run, or of `recipe`.
+        images: a folder of pictures; else those of the run, of `recipe` or of `data`.
         recipe: the recipe whose pictures are taken, where the checkpoint lies in no run.
+        data: a set of pictures by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
+        root: where that set or the recipe's lies.
         samples: pictures for tables, drawn from all over the set.
+        pictures: numbers of the pictures that are looked at, the first is 0; some from all over the set unless given.
         definitions: readings of R^c: paper, official.
-        eps: ε of the audit.
+        eps: ε of them and of the audit.
         token: whose attention is drawn; 0 is the class token, 1 the first patch.
         against: other runs or checkpoints, for curves beside this one's: sizes, for example.
         only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
@@ -52,7 +56,10 @@ class Analysis:
 
     images: str | None = None
     recipe: str | None = None
+    data: str | None = None
+    root: str | None = None
     samples: int = 64
+    pictures: tuple[int, ...] = ()
     definitions: tuple[str, ...] = tuple(DEFINITIONS)
     eps: float = 0.1
     token: int = 0
@@ -71,9 +78,18 @@ class Analysis:
             raise ValueError(f"definitions must name at least one of {', '.join(DEFINITIONS)}")
         for name in self.definitions:
             definition_named(name)
+        require_positive("eps", self.eps)
         for name in self.only:
             if name not in PARTS:
                 raise ValueError(f"unknown part {name!r}{suggestion(name, PARTS)}")
+
+    def readings(self) -> list[Definition]:
+        """The definitions, under a name of their own where ε is not theirs."""
+        chosen = [definition_named(name) for name in self.definitions]
+        return [
+            given if given.eps == self.eps else replace(given, name=f"{given.name}, ε = {self.eps:g}", eps=self.eps)
+            for given in chosen
+        ]
 
     @staticmethod
     def label(source: str) -> str:
@@ -85,7 +101,7 @@ def analyze(source: str, settings: Analysis) -> Path:
     began = time.monotonic()
     with joined(settings.device) as world, _reporting() as report:
         report("opening the network and its pictures", 0, 1)
-        study = open_study(source, settings.images, settings.recipe, settings.samples, settings.batch, world.device)
+        study = open_study(source, settings, world.device)
         folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         chosen = _chosen(study, settings)
         sections = []
@@ -101,7 +117,7 @@ def analyze(source: str, settings: Analysis) -> Path:
 def audit_of(source: str, settings: Analysis) -> Audit:
     """The audit alone, without files."""
     with joined(settings.device) as world:
-        study = open_study(source, settings.images, settings.recipe, settings.samples, settings.batch, world.device)
+        study = open_study(source, settings, world.device)
         return audit(study.model, study.batches(), settings.eps)
 
 

@@ -10,7 +10,7 @@ from ..analysis.audit_figures import half_steps
 from ..analysis.baseline import CANNOT, token_table
 from ..analysis.geometry import coherence, dead_heads, orthonormality_gap
 from ..engine.building import load_any
-from ..measures import LayerTable, layerwise
+from ..measures import Definition, LayerTable, layerwise
 from .sections import Folder, Item, Section, Table, change, some
 from .study import Study
 from .words import ABOUT, APPROXIMATIONS, READINGS, WEIGHTS
@@ -23,15 +23,16 @@ UNTRAINED = 16  # pictures on which the untrained network is audited
 def layers(study: Study, folder: Folder, settings: Any) -> Section:
     """R^c and the non-zero fraction of every layer, beside the untrained network's."""
     items, everything, headline = list[Item](), dict[str, Any](), tuple[tuple[str, str], ...]()
-    for name in settings.definitions:
-        tables = _tables(study, settings, name)
-        everything[name] = {label: table.to_dict() for label, table in tables.items()}
+    for reading in settings.readings():
+        name, tables = reading.name.split(",")[0], _tables(study, settings, reading)
+        everything[reading.name] = {label: table.to_dict() for label, table in tables.items()}
         labelled = ((label, row) for label, table in tables.items() for row in table.rows)
         folder.csv(
-            f"tables/layers_{name}.csv", ({"definition": name, "curve": label, **row} for label, row in labelled)
+            f"tables/layers_{name}.csv",
+            ({"definition": reading.name, "curve": label, **row} for label, row in labelled),
         )
         trained, untrained = next(iter(tables.values())), tables["untrained"]
-        caption = f"{READINGS.get(name, name)}, and the share of the tokens' entries that are not zero."
+        caption = f"{READINGS[name]} (definition “{reading.name}”), and the share of entries that are not zero."
         caption += f" R^c goes {_ends(trained)}; untrained, {_ends(untrained)}."
         items.append(folder.figure(figures.layer_curves(tables), f"layers_{name}", caption))
         headline = _headline(trained)
@@ -39,7 +40,7 @@ def layers(study: Study, folder: Folder, settings: Any) -> Section:
     return Section("layers", *ABOUT["layers"], tuple(items), headline)
 
 
-def _tables(study: Study, settings: Any, definition: str) -> dict[str, LayerTable]:
+def _tables(study: Study, settings: Any, definition: Definition) -> dict[str, LayerTable]:
     """Of every set of pictures; with other networks to compare, of every network on the first set."""
     if settings.against:
         networks = {settings.label(study.source): study.model}
@@ -65,8 +66,8 @@ def _headline(table: LayerTable) -> tuple[tuple[str, str], ...]:
 
 def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
     """R^c and the non-zero fraction over the epochs of a run: of kept checkpoints, or as it measured itself."""
-    name = settings.definitions[0]
-    found = {f"epoch {epoch}": layerwise(model, study.batches(), name) for epoch, model in study.kept()}
+    first, *_ = settings.readings()
+    found = {f"epoch {epoch}": layerwise(model, study.batches(), first) for epoch, model in study.kept()}
     caption = "Measured on the checkpoints that the run kept."
     if len(found) < 2:
         probed = study.probed()

@@ -31,6 +31,7 @@ class Study:
     samples: int
     batch: int
     run: Path | None
+    chosen: tuple[int, ...] = ()  # numbers of the pictures to look at
 
     @property
     def is_crate(self) -> bool:
@@ -49,7 +50,7 @@ class Study:
     @cached_property
     def gallery(self) -> Gallery:
         """Pictures to look at, and to look for patches in."""
-        return self.pictures[0].gallery(min(self.samples, 64))
+        return self.pictures[0].gallery(min(self.samples, 64), self.chosen)
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -101,11 +102,10 @@ class Study:
         return next(iter(self.model.parameters())).device
 
 
-def open_study(
-    source: str, images: str | None, recipe: str | None, samples: int, batch: int, device: torch.device
-) -> Study:
+def open_study(source: str, settings: Any, device: torch.device) -> Study:
+    """`settings` are those of an `Analysis`."""
     model, note = open_network(source)
     model = model.to(device)
-    return Study(
-        source, model, note, open_sources(source, model, images, recipe, str(device)), samples, batch, run_of(source)
-    )
+    named = {name: getattr(settings, name) for name in ("images", "recipe", "data", "root")}
+    pictures = open_sources(source, model, device=str(device), **named)
+    return Study(source, model, note, pictures, settings.samples, settings.batch, run_of(source), settings.pictures)

@@ -8,9 +8,8 @@ def _text(words: str) -> str:
 
 
 READINGS = {
-    "paper": "R^c of the tokens after compression, as the paper's text says (definition “paper”, ε = 0.1)",
-    "official": _text("""R^c of what the compression sees, every token at unit length, as the authors' script
-        measures it (definition “official”, ε = 0.1)"""),
+    "paper": "R^c of the tokens after compression, as the paper's text says",
+    "official": "R^c of what the compression sees, every token at unit length, as the authors' script measures it",
 }
 
 ABOUT = {

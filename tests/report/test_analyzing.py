@@ -48,7 +48,7 @@ def test_everything_is_written(report):
 
 def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
     model = load(checkpoint)
-    (source,) = open_sources(checkpoint, model, str(pictures), None, "cpu")
+    (source,) = open_sources(checkpoint, model, str(pictures))
     for name in ("paper", "official"):
         table = layerwise(model, source.batches(9, 4), name)
         found = json.loads((report.parent / "tables/layers.json").read_text())[name]
@@ -111,6 +111,24 @@ def test_curves_of_several_networks(checkpoint, pictures, tmp_path):
     assert list(found) == ["model", "wider", "untrained"]
 
 
+def test_another_eps_gives_the_definition_another_name(checkpoint, pictures, tmp_path):
+    chosen = replace(FEW, images=str(pictures), only=("layers",), eps=0.5, out=tmp_path / "a")
+    page = analyze(checkpoint, chosen).read_text()
+    assert "definition “paper, ε = 0.5”" in page
+    found = json.loads((tmp_path / "a/tables/layers.json").read_text())["official, ε = 0.5"]["untrained"]["definition"]
+    assert (found["name"], found["eps"]) == ("official, ε = 0.5", 0.5)
+
+
+def test_chosen_pictures_come_first(checkpoint, pictures):
+    model = load(checkpoint)
+    (source,) = open_sources(checkpoint, model, str(pictures))
+    everything = torch.cat(list(source.batches(9, 9)))
+    gallery = source.gallery(4, chosen=(7, 2))
+    assert torch.equal(gallery.images[:2], everything[[7, 2]])
+    assert gallery.shown.shape == (4, 16, 16, 3)
+    assert gallery.targets == (None,) * 4
+
+
 def test_the_audit_on_the_command_line(checkpoint, pictures, capsys):
     main(["audit", checkpoint, "--images", str(pictures), "--samples", "4", "--device", "cpu"])
     first, *lines = capsys.readouterr().out.splitlines()
@@ -162,7 +180,7 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["MODEL"], "lies in no run that tells its pictures: give --images FOLDER or --recipe NAME"),
+        (["MODEL"], "lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"),
         (["MODEL", "--images", "EMPTY"], "there is no picture in"),
         (["MODEL", "--images", "NOWHERE"], "is not a folder"),
         (["MODEL", "--images", "PICTURES", "--out", "PICTURES"], "holds something else than an earlier analysis"),
@@ -172,6 +190,8 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path):
         (["MODEL", "--images", "PICTURES", "--definitions", "offical"], "unknown definition 'offical'"),
         (["MODEL", "--images", "PICTURES", "--samples", "0"], "samples must be at least 1, got 0"),
         (["MODEL", "--images", "PICTURES", "--recipe", "digits"], "both name pictures: give one"),
+        (["MODEL", "--images", "PICTURES", "--pictures", "9", "--only", "tokens"], "there is no picture 9: the folder"),
+        (["MODEL", "--images", "PICTURES", "--eps", "0"], "eps must be positive"),
         (["MODEL", "--images", "PICTURES", "--token", "99", "--only", "attention"], "token must be a whole number"),
         (["crate_tiny_patch16_22"], "did you mean 'crate_tiny_patch16_224'?"),
     ],

@@ -1,0 +1,57 @@
+"""The analysis of a run: its own pictures, its training, its epochs."""
+
+import json
+
+import pytest
+import torch
+
+from opencrate.engine import train
+from opencrate.measures import layerwise
+from opencrate.report import Analysis, analyze
+from opencrate.report.study import open_study
+
+from ..runs import small_options, small_recipe
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["probed", "kept"])
+def run(request, tmp_path_factory):
+    """A run of three epochs, which keeps no checkpoint, or every one."""
+    folder = tmp_path_factory.mktemp("run") / "small"
+    train(small_recipe(), small_options(folder, keep_epochs=request.param))
+    return folder, bool(request.param)
+
+
+def test_the_report_of_a_run(run):
+    folder, kept = run
+    page = analyze(str(folder), Analysis(samples=8, batch=5, device="cpu", only=("layers", "epochs"))).read_text()
+    assert (folder / "analysis/report.html").is_file()
+    assert "validation pictures, training pictures" in page
+    assert "27 in 3 epochs" in page
+    result = json.loads((folder / "result.json").read_text())
+    assert f"{result['top1']:.1f} %" in page
+    curves = json.loads((folder / "analysis/tables/layers.json").read_text())["paper"]
+    assert list(curves) == ["validation pictures", "training pictures", "untrained"]
+    epochs = json.loads((folder / "analysis/tables/epochs.json").read_text())
+    assert list(epochs) == [f"epoch {number}" for number in ((1, 2, 3) if kept else (0, 1, 2, 3))]
+    assert ("that the run kept" in page) == kept
+    study = open_study(str(folder), Analysis(samples=8, batch=5), torch.device("cpu"))
+    last = layerwise(study.model, study.batches(), "paper")
+    if kept:
+        assert epochs["epoch 3"]["rows"][1]["Rc"] == pytest.approx(last.rows[1]["Rc"], rel=1e-5)
+
+
+def test_the_untrained_network_is_the_one_of_the_runs_shape(run):
+    study = open_study(str(run[0]), Analysis(samples=4), torch.device("cpu"))
+    assert study.untrained.config() == study.model.config()
+    assert not torch.equal(study.untrained.blocks[0].U, study.model.blocks[0].U)
+    assert study.class_name(3) == "3"
+    assert study.class_name(None) == "not known"
+
+
+def test_pictures_of_a_recipe(run):
+    model = str(run[0] / "model/model.safetensors")
+    study = open_study(model, Analysis(recipe="digits", samples=4), torch.device("cpu"))
+    assert len(study.pictures[0].feed) == 359
+    assert study.gallery.images.shape == (4, 1, 16, 16)
+    study = open_study(model, Analysis(data="digits", samples=4), torch.device("cpu"))
+    assert len(study.pictures[0].feed) == 359
