@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 MEASURES = ("Rc", "nonzero")
-TOGETHER = 2**28  # bytes of projected tokens whose rates are taken together
+TOGETHER = 2**28  # bytes of projected tokens whose rates are taken together on a GPU
 RESAMPLES = 1000  # of the samples, for an interval
 LEVEL = 0.95
 
@@ -230,7 +230,7 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
     """
     n, draw = values.shape[-1], torch.Generator().manual_seed(0)
     rows = values.double().reshape(-1, n).mT
-    means, at_once = [], max(1, 2**22 // n)
+    means, at_once = [], max(1, 2**19 // n)
     for start in range(0, resamples, at_once):
         count = min(at_once, resamples - start)
         drawn = torch.randint(n, (count, n), generator=draw) + n * torch.arange(count)[:, None]
@@ -244,11 +244,11 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
 def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
     """Every measure of every layer and sample. Rates of several layers are taken together: on a GPU, one small batch of
     matrices costs as much time as twelve."""
-    rates, fractions, waiting = [], [], list[Tensor]()
+    rates, fractions, waiting, limit = [], [], list[Tensor](), TOGETHER if images.is_cuda else 0
     for step, layer in zip(trajectory(model, images), layers, strict=True):
         waiting.append(_projected(step, layer, definition))
         fractions.append(_nonzero(step, definition))
-        if step.layer == len(layers) or sum(V.nbytes for V in waiting) > TOGETHER:
+        if step.layer == len(layers) or sum(V.nbytes for V in waiting) > limit:
             rates.append(_rate(torch.stack(waiting), layer, definition))  # (layers, b)
             waiting.clear()
     return torch.stack([torch.cat(rates).double(), torch.stack(fractions).double()], dim=1)

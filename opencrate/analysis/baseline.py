@@ -30,7 +30,7 @@ def token_table(
     eps: float = 0.1,
     samples: int | None = None,
     resamples: int = RESAMPLES,
-) -> list[dict[str, float]]:
+) -> list[dict[str, float | int]]:
     """Of the tokens after every block (class token included): non-zero fraction, effective rank, R, R at unit norm."""
     if not hasattr(model, "forward_intermediates"):
         raise ValueError(f"{type(model).__name__} does not hand out its tokens (timm's forward_intermediates)")
