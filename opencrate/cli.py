@@ -18,9 +18,20 @@ from .operators.table import suggestion
 
 if TYPE_CHECKING:
     from .recipes import Recipe
-    from .report import Analysis
 
-__all__ = ["bench", "convert", "describe", "evaluate", "finetune", "main", "pack", "recipes", "train"]
+__all__ = [
+    "analyze",
+    "audit",
+    "bench",
+    "convert",
+    "describe",
+    "evaluate",
+    "finetune",
+    "main",
+    "pack",
+    "recipes",
+    "train",
+]
 
 Source = Annotated[
     str,
@@ -185,27 +196,27 @@ def bench(arguments: list[str]) -> None:
 
 def analyze(arguments: list[str]) -> None:
     """Show what every layer does, by tables, figures and a page: opencrate analyze RUN_OR_CHECKPOINT [--images F]."""
-    from .report import analyze as write
+    from . import report
 
-    source, settings = _analysis(arguments, "analyze")
-    print(f"{write(source, settings)} opens in any browser; tables/ and figures/ lie beside it")
+    source, rest = _source(arguments, "analyze")
+    settings = tyro.cli(report.Analysis, args=rest, prog="opencrate analyze RUN_OR_CHECKPOINT")
+    print(f"{report.analyze(source, settings)} opens in any browser; tables/ and figures/ lie beside it")
 
 
 def audit(arguments: list[str]) -> None:
     """Hold every layer to its design, in a line each: opencrate audit RUN_OR_CHECKPOINT [--images FOLDER]."""
-    from .report import audit_of
+    from . import report
 
-    print(audit_of(*_analysis(arguments, "audit")))
+    source, rest = _source(arguments, "audit")
+    print(report.audit_of(source, tyro.cli(report.Auditing, args=rest, prog="opencrate audit RUN_OR_CHECKPOINT")))
 
 
-def _analysis(arguments: list[str], command: str) -> tuple[str, "Analysis"]:
-    from .report import Analysis
-
+def _source(arguments: list[str], command: str) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         print(f"usage: opencrate {command} RUN_OR_CHECKPOINT [--images FOLDER | --recipe NAME] [OPTIONS]\n")
         print(f"opencrate {command} RUN_OR_CHECKPOINT --help lists the options. A network's name will do, too.")
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
-    return arguments[0], tyro.cli(Analysis, args=arguments[1:], prog=f"opencrate {command} RUN_OR_CHECKPOINT")
+    return arguments[0], arguments[1:]
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

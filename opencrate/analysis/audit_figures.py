@@ -21,9 +21,9 @@ def half_steps(audit: Audit, title: str = "") -> Figure:
         PAGE, 4.6, title, [f"Bars and points: means over {audit.samples} pictures; whiskers: 95 % intervals."]
     )
     axes = figure.subplots(2, 2)
-    rates, fits = (audit.at("Rc_unit", "Z"), audit.at("Rc_unit", "Z_half")), _lasso(audit)
-    _changes(axes[0, 0], *rates, "compression: change of $R^c$, per cent")
-    _changes(axes[0, 1], *fits, "sparsification: change of the LASSO, per cent")
+    aim = audit.weights[0].aim or "LASSO"
+    _changes(axes[0, 0], 100 * audit.changes("compress"), "compression: change of $R^c$, per cent")
+    _changes(axes[0, 1], 100 * audit.changes("sparsify"), f"sparsification: change of the {aim}, per cent")
     _ranks(axes[1, 0], audit)
     _cosines(axes[1, 1], audit)
     for axis in axes.flat:
@@ -46,17 +46,13 @@ def head_map(importance: Tensor, title: str = "") -> Figure:
     axis.set_xticklabels([f"{head}" for head in range(1, heads + 1)])
     axis.set_yticklabels([f"{layer}" for layer in range(1, layers + 1)])
     axis.tick_params(length=0, labelsize=SMALL)
-    figure.colorbar(drawn, ax=axis, pad=0.02).ax.tick_params(labelsize=SMALL)
+    bar = figure.colorbar(drawn, ax=axis, pad=0.02, label="change of the prediction, nats")
+    bar.ax.tick_params(labelsize=SMALL)
     return figure
 
 
-def _lasso(audit: Audit) -> tuple[Tensor, Tensor]:
-    return audit.values["lasso_before"], audit.values["lasso_after"]
-
-
-def _changes(axis: Axes, before: Tensor, after: Tensor, label: str) -> None:
-    """(layers, samples) each; a sample that starts at 0 has no change in per cent."""
-    change = 100 * (after - before) / before.where(before != 0, float("inf"))
+def _changes(axis: Axes, change: Tensor, label: str) -> None:
+    """Per cent, (layers, samples)."""
     low, high = interval(change)
     mean, layers = change.mean(-1).numpy(), np.arange(1, len(change) + 1)
     whiskers = np.stack([mean - low.numpy(), high.numpy() - mean]).clip(0)

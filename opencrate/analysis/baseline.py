@@ -36,9 +36,12 @@ def token_table(
         raise ValueError(f"{type(model).__name__} does not hand out its tokens (timm's forward_intermediates)")
 
     def values_of(images: Tensor) -> Tensor:
-        found = model.forward_intermediates(  # type: ignore[operator]
-            images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
-        )
+        try:
+            found = model.forward_intermediates(  # type: ignore[operator]
+                images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
+            )
+        except (TypeError, AssertionError) as error:  # of a network without tokens
+            raise ValueError(f"{type(model).__name__} does not hand out tokens: only transformers do") from error
         return torch.stack([_values(_all_tokens(layer), eps) for layer in found])
 
     values = stream(model, batches, values_of, samples)  # (layers, measures, samples)

@@ -11,6 +11,7 @@ from ..shapes import Float
 
 __all__ = [
     "coherence",
+    "coherence_between",
     "dead_heads",
     "effective_rank",
     "normalised_gram",
@@ -48,6 +49,12 @@ def coherence(U: Float[Tensor, "k d p"]) -> Float[Tensor, "k k"]:
             if one.shape[1] and other.shape[1]:
                 cosines[i, j] = cosines[j, i] = torch.linalg.matrix_norm(one.mT @ other, ord=2).clamp(max=1.0)
     return cosines
+
+
+def coherence_between(U: Float[Tensor, "k d p"]) -> tuple[float, float]:
+    """The mean and the largest coherence of two different subspaces; 0 for a single one."""
+    apart = coherence(U)[~torch.eye(len(U), dtype=torch.bool, device=U.device)]
+    return (apart.mean().item(), apart.max().item()) if len(apart) else (0.0, 0.0)
 
 
 def normalised_gram(U: Float[Tensor, "k d p"]) -> Float[Tensor, "kp kp"]:

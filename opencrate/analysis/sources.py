@@ -1,5 +1,6 @@
 """What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..data import Augmentation, Dataset, Feed, open_feed
+from ..data import Augmentation, Batch, Dataset, Feed, open_feed
 from ..data.loading import Loaded
 from ..data.pictures import decode
 from ..engine.building import load_any
@@ -21,6 +22,9 @@ from ..operators.table import suggestion
 
 __all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources"]
 
+log = logging.getLogger("opencrate")
+
+ANY = 10**9  # classes of a set that need not be the network's
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 
 
@@ -44,28 +48,32 @@ class Source:
 
     def batches(self, samples: int, batch: int = 32) -> Iterator[Tensor]:
         """`samples` pictures from all over the set, those left out that do not decode."""
-        apart, left = max(1, len(self.feed) // samples), samples
+        return (images for images, _ in self._spread(samples, batch))
+
+    def _spread(self, samples: int, batch: int) -> Iterator[Batch]:
+        apart = max(1, len(self.feed) // samples)
+        offered, seen = -(-len(self.feed) // apart), 0
+        wanted = {i * offered // samples for i in range(samples)}  # evenly, of those that are offered
         for images, targets in self.feed.evaluate(min(batch, samples), 0, apart):
-            whole = images[targets >= 0][:left]
-            left -= len(whole)
-            if len(whole):
-                yield whole
-            if left == 0:
-                return
+            chosen = [i for i in range(len(targets)) if seen + i in wanted and targets[i] >= 0]
+            seen += len(targets)
+            if chosen:
+                yield images[chosen], targets[chosen]
 
     def gallery(self, count: int, chosen: Sequence[int] = ()) -> Gallery:
         """The pictures of these numbers first, then others from all over the set."""
-        total = len(self.feed)
+        total, batches = len(self.feed), list[Batch]()
         for number in chosen:
             if not 0 <= number < total:
                 raise ValueError(f"there is no picture {number}: the {self.name} are numbered from 0 to {total - 1}")
-        batches = [next(iter(self.feed.evaluate(1, number, total))) for number in chosen]
+            batches.append(next(iter(self.feed.evaluate(1, number, total))))
+            if int(batches[-1][1]) < 0:
+                raise ValueError(f"picture {number} of the {self.name} does not decode")
         if count > len(chosen):
-            batches.append(next(iter(self.feed.evaluate(count - len(chosen), 0, max(1, total // count)))))
+            batches += self._spread(count - len(chosen), 32)
+        if not batches:
+            raise ValueError(f"none of {count} pictures of the {self.name} decodes")
         images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        images, targets = images[targets >= 0], targets[targets >= 0]
-        if not len(images):
-            raise ValueError(f"none of the first {count} pictures of the {self.name} decodes")
         mean, std = (
             torch.tensor(value, device=images.device).view(-1, 1, 1) for value in (self.data.mean, self.data.std)
         )
@@ -103,8 +111,10 @@ class Files:
 def open_network(source: str) -> tuple[nn.Module, str | None]:
     """The network of a run, a checkpoint or, with fresh weights, a registered name; and what is to be said of it."""
     if source in timm.list_models():
-        torch.manual_seed(0)
-        return timm.create_model(source).eval(), f"{source} has fresh weights: a name was given, not a checkpoint"
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = timm.create_model(source).eval()
+        return model, f"{source} has fresh weights: a name was given, not a checkpoint"
     path = Path(source).expanduser()
     if not path.exists() and not any(mark in source for mark in "/.:"):
         raise ValueError(
@@ -121,6 +131,7 @@ def open_sources(
     data: str | None = None,
     root: str | None = None,
     device: str = "cpu",
+    training: bool = True,
 ) -> list[Source]:
     """The pictures in a folder, or the validation and training pictures of a set, of a recipe or of the run."""
     given = [
@@ -134,7 +145,7 @@ def open_sources(
         feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
         return [Source(f"folder {Path(images).name}", feed, settings, labelled=False)]
     if data is not None:
-        settings = replace(_data_for(model), name=data, broken=0.01)
+        settings = replace(_data_for(model), name=data, broken=0.01, num_classes=ANY)
     elif recipe is None and run_of(source) is None:
         raise ValueError(
             f"{source} lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"
@@ -142,23 +153,29 @@ def open_sources(
     else:
         settings = replace(data_of(source, recipe), size=_data_for(model).size)
     settings = settings if root is None else replace(settings, root=root)
-    splits = {"validation": False, "training": True}
-    return [
-        Source(f"{name} pictures", _still(settings, training, device), settings) for name, training in splits.items()
-    ]
+    found = [Source("validation pictures", _still(settings, False, device), settings)]
+    if training:
+        try:
+            found.append(Source("training pictures", _still(settings, True, device), settings))
+        except ValueError as error:  # they are a comparison, and can be missed
+            log.warning("without the training pictures: %s", error)
+    return found
 
 
 def fresh_copy(model: CRATE) -> CRATE:
-    """The same network before any training."""
+    """The same network before any training, with other weights than `open_network` draws."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(1)
         return CRATE(**model.config()).to(model.cls_token).eval()
 
 
 def _still(data: Dataset, training: bool, device: str) -> Feed:
     """A split as evaluation sees it."""
     data = replace(data, validation=data.train) if training else data
-    return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, varied=False)
+    try:
+        return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, varied=False)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
 
 
 def _data_for(model: Any) -> Dataset:

@@ -17,7 +17,7 @@ from .page import write_page
 from .sections import Folder, Section
 from .study import Study, open_study
 
-__all__ = ["PARTS", "Analysis", "analyze", "audit_of"]
+__all__ = ["PARTS", "Analysis", "Auditing", "analyze", "audit_of"]
 
 Part = Callable[[Study, Folder, "Analysis"], Section | None]
 PARTS: dict[str, Part] = {
@@ -33,23 +33,16 @@ PARTS: dict[str, Part] = {
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """What to look at, and on which pictures.
+class Auditing:
+    """On which pictures layers are held to their design.
 
     Args:
         images: a folder of pictures; else those of the run, of `recipe` or of `data`.
         recipe: the recipe whose pictures are taken, where the checkpoint lies in no run.
         data: a set of pictures by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
         root: where that set or the recipe's lies.
-        samples: pictures for tables, drawn from all over the set.
-        pictures: numbers of the pictures that are looked at, the first is 0; some from all over the set unless given.
-        definitions: readings of R^c: paper, official.
-        eps: ε of them and of the audit.
-        token: whose attention is drawn; 0 is the class token, 1 the first patch.
-        against: other runs or checkpoints, for curves beside this one's: sizes, for example.
-        only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
-        seed: of random parts of matrices.
-        out: the folder for tables, figures and report.html; RUN/analysis, or out/analysis where there is no run.
+        samples: pictures that are measured, from all over the set.
+        eps: ε of all rates.
         device: auto, cpu, cuda or cuda:N.
         batch: pictures at once.
     """
@@ -59,14 +52,7 @@ class Analysis:
     data: str | None = None
     root: str | None = None
     samples: int = 64
-    pictures: tuple[int, ...] = ()
-    definitions: tuple[str, ...] = tuple(DEFINITIONS)
     eps: float = 0.1
-    token: int = 0
-    against: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    seed: int = 0
-    out: Path | None = None
     device: str = "auto"
     batch: int = 16
 
@@ -74,11 +60,37 @@ class Analysis:
         for name in ("samples", "batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        require_positive("eps", self.eps)
+
+
+@dataclass(frozen=True)
+class Analysis(Auditing):
+    """What to look at, and on which pictures.
+
+    Args:
+        pictures: numbers of the pictures that are drawn, the first is 0; some from all over the set unless given.
+        definitions: readings of R^c: paper, official.
+        token: whose attention is drawn; 0 is the class token, 1 the first patch.
+        against: other runs, checkpoints or names, for curves beside this one's: sizes, for example.
+        only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
+        seed: of random parts of matrices.
+        out: the folder for tables, figures and report.html; RUN/analysis, or out/analysis where there is no run.
+    """
+
+    pictures: tuple[int, ...] = ()
+    definitions: tuple[str, ...] = tuple(DEFINITIONS)
+    token: int = 0
+    against: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    seed: int = 0
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.definitions:
             raise ValueError(f"definitions must name at least one of {', '.join(DEFINITIONS)}")
         for name in self.definitions:
             definition_named(name)
-        require_positive("eps", self.eps)
         for name in self.only:
             if name not in PARTS:
                 raise ValueError(f"unknown part {name!r}{suggestion(name, PARTS)}")
@@ -91,10 +103,6 @@ class Analysis:
             for given in chosen
         ]
 
-    @staticmethod
-    def label(source: str) -> str:
-        return Path(source).name or source
-
 
 def analyze(source: str, settings: Analysis) -> Path:
     """Write the analysis of a run, a checkpoint or a network's name, and return the page."""
@@ -102,8 +110,8 @@ def analyze(source: str, settings: Analysis) -> Path:
     with joined(settings.device) as world, _reporting() as report:
         report("opening the network and its pictures", 0, 1)
         study = open_study(source, settings, world.device)
-        folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         chosen = _chosen(study, settings)
+        folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         sections = []
         for number, (name, part) in enumerate(chosen.items()):
             report(name, number, len(chosen))
@@ -114,7 +122,7 @@ def analyze(source: str, settings: Analysis) -> Path:
         return write_page(study, folder, settings, sections, time.monotonic() - began)
 
 
-def audit_of(source: str, settings: Analysis) -> Audit:
+def audit_of(source: str, settings: Auditing) -> Audit:
     """The audit alone, without files."""
     with joined(settings.device) as world:
         study = open_study(source, settings, world.device)
@@ -123,9 +131,15 @@ def audit_of(source: str, settings: Analysis) -> Audit:
 
 def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
     if not study.is_crate:
+        for name in ("only", "against", "token", "pictures"):
+            if getattr(settings, name):
+                raise ValueError(f"--{name} is for a CRATE, and {study.source} is another network")
         return {"tokens": parts.baseline}
     chosen = {name: part for name, part in PARTS.items() if not settings.only or name in settings.only}
-    if not study.model.blocks[0].compress.step.has_attention:
+    compression = study.model.blocks[0].compress.step
+    if not compression.has_attention:
+        if "attention" in settings.only:
+            raise ValueError(f"the compression {compression.name} has no attention to draw")
         chosen.pop("attention", None)
     return chosen
 

@@ -16,54 +16,57 @@ from .words import ABOUT
 
 __all__ = ["ablation", "attention", "patches", "tokens"]
 
-SHOWN = 4  # pictures, and layers of which every head is drawn
+LAYERS = 4  # of which every head is drawn
 ABLATED = 8  # pictures on which heads are switched off
 
 
 def tokens(study: Study, folder: Folder, settings: Any) -> Section:
     """The tokens of pictures: their entries, and their main directions as colours."""
-    matrices, colours = dict[str, Tensor](), list[Tensor]()
+    looked, every, colours = study.looked_at, dict[str, Tensor](), list[Tensor]()
     with torch.inference_mode():
-        for step in trajectory(study.model, study.gallery.images[:SHOWN]):
-            matrices[f"after layer {step.layer}"] = step.Z_next[0].float().cpu()
+        for step in trajectory(study.model, study.gallery.images[looked]):
             colours.append(pca_colours(step.Z_next.float()).cpu())
-    few = {key: matrices[key] for key in some(list(matrices), 6)}
-    drawn = {
-        "tokens": (
-            figures.heat_maps(matrices, settings.seed),
-            f"Tokens of the first picture after every layer: a random part of the matrix (seed {settings.seed}).",
-        ),
-        "tokens_full": (figures.heat_maps(few, size=None), "The whole matrix, for some layers."),
-        "token_colours": (
-            figures.token_colours(study.gallery.shown[:SHOWN], torch.stack(colours), study.grid),
-            "The three main directions of the patches' tokens as red, green and blue, found for each layer by itself:"
-            " patches of one colour are alike to the network.",
-        ),
-    }
-    return Section("tokens", *ABOUT["tokens"], tuple(folder.figure(f, name, text) for name, (f, text) in drawn.items()))
+            every[f"after layer {step.layer}"] = step.Z_next.float().cpu()
+    few = some(list(every), 6)
+    items = []
+    for i in range(len(study.chosen) or 1):
+        which = f"picture {study.chosen[i]}" if study.chosen else "the first picture"
+        part = {name: Z[i] for name, Z in every.items()}
+        caption = f"Tokens of {which} after every layer: a random part of the matrix (seed {settings.seed})."
+        items.append(folder.figure(figures.heat_maps(part, settings.seed), f"tokens_{i + 1}", caption))
+        whole = figures.heat_maps({name: part[name] for name in few}, size=None)
+        items.append(folder.figure(whole, f"tokens_{i + 1}_full", "The whole matrix, for some layers."))
+    drawn = figures.token_colours(study.gallery.shown[looked], torch.stack(colours), study.grid)
+    caption = "The three main directions of the patches' tokens as red, green and blue, found for each layer by itself:"
+    items.append(folder.figure(drawn, "token_colours", f"{caption} patches of one colour are alike to the network."))
+    return Section("tokens", *ABOUT["tokens"], tuple(items))
 
 
 def attention(study: Study, folder: Folder, settings: Any) -> Section:
     """What the class token, or a chosen one, attends to."""
-    gallery, items = study.gallery, []
-    chosen = some(list(range(1, len(study.model.blocks) + 1)), SHOWN)
-    maps = attention_of(study.model, gallery.images[:SHOWN], settings.token, chosen).cpu()
+    gallery, looked, items = study.gallery, study.looked_at, []
+    chosen = some(list(range(1, len(study.model.blocks) + 1)), LAYERS)
+    maps = attention_of(study.model, gallery.images[looked], settings.token, chosen).cpu()
     with torch.inference_mode():
-        logits = study.model(gallery.images[:SHOWN]).float().cpu()
+        logits = study.model(gallery.images[looked]).float().cpu()
     who = "class token" if settings.token == 0 else f"token {settings.token}"
-    for i, (shown, target) in enumerate(zip(gallery.shown[:SHOWN], gallery.targets, strict=False)):
-        caption = f"Picture {i + 1}{_predicted(study, logits[i], target)}. What the {who} attends to in some layers."
-        figure = figures.attention_grid(shown, maps[:, i], layers=chosen)
+    for i, picture in enumerate(looked):
+        predicted = _predicted(study, logits[i], gallery.targets[picture])
+        number = study.chosen[i] if study.chosen else i + 1
+        figure = figures.attention_grid(gallery.shown[picture], maps[:, i], layers=chosen)
+        caption = f"Picture {number}{predicted}. What the {who} attends to in some layers."
         items.append(folder.figure(figure, f"attention_{i + 1}", caption))
     return Section("attention", *ABOUT["attention"], tuple(items))
 
 
 def _predicted(study: Study, logits: Tensor, target: int | None) -> str:
-    if study.model.num_classes == 0:
+    if not study.classifies:
         return ""
     best, sure = int(logits.argmax()), float(logits.softmax(-1).max())
-    right = "" if target is None else ", rightly" if target == best else f", but it is {study.class_name(target)}"
-    return f", taken for {study.class_name(best)} ({sure:.0%}){right}"
+    told = f", taken for {study.class_name(best)} ({sure:.0%})"
+    if target is None or not study.knows_targets:
+        return told
+    return told + (", rightly" if target == best else f", but it is {study.class_name(target)}")
 
 
 def patches(study: Study, folder: Folder, settings: Any) -> Section:
@@ -71,7 +74,7 @@ def patches(study: Study, folder: Folder, settings: Any) -> Section:
     gallery, model = study.gallery, study.model
     margin = 1 if min(study.grid) > 4 else 0
     heads, atoms = {}, {}
-    for layer in some(list(range(1, len(model.blocks) + 1)), SHOWN):
+    for layer in some(list(range(1, len(model.blocks) + 1)), LAYERS):
         for head in some(list(range(1, model.num_heads + 1)), 2):
             found = coherent_patches(model, gallery.images, layer, head)
             heads[f"layer {layer}, head {head}"] = crop(gallery.shown, found, model.patch_embed.patch_size, margin)
@@ -97,16 +100,17 @@ def patches(study: Study, folder: Folder, settings: Any) -> Section:
 def _telling(study: Study, layer: int, count: int) -> list[int]:
     """Entries, counted from 1, that vary most over the patches: one that is always on tells nothing."""
     with torch.inference_mode():
-        steps = trajectory(study.model, study.gallery.images[:SHOWN])
+        steps = trajectory(study.model, study.gallery.images[study.looked_at])
         Z = next(step.Z_next for step in steps if step.layer == layer)
     return [int(entry) + 1 for entry in Z[:, 1:].float().flatten(0, 1).std(0).topk(min(count, Z.shape[-1])).indices]
 
 
 def ablation(study: Study, folder: Folder, settings: Any) -> Section | None:
     """How much each head matters for the prediction."""
-    if study.model.num_classes == 0:
+    if not study.classifies:
         return None
-    importance = head_importance(study.model, study.gallery.images[:ABLATED]).cpu()
+    images = study.gallery.images[some(list(range(len(study.gallery.images))), ABLATED)]
+    importance = head_importance(study.model, images).cpu()
     rows = [
         {"layer": layer, "head": head, "kl_nats": value}
         for layer, heads in enumerate(importance.tolist(), 1)
@@ -115,5 +119,5 @@ def ablation(study: Study, folder: Folder, settings: Any) -> Section | None:
     folder.csv("tables/head_importance.csv", rows)
     best = max(rows, key=lambda row: row["kl_nats"])
     caption = f"Brighter: the prediction moves more. Most without head {best['head']} of layer {best['layer']}"
-    caption += f" ({best['kl_nats']:.2g} nats, mean over {len(study.gallery.images[:ABLATED])} pictures)."
+    caption += f" ({best['kl_nats']:.2g} nats, mean over {len(images)} pictures)."
     return Section("ablation", *ABOUT["ablation"], (folder.figure(head_map(importance), "head_importance", caption),))

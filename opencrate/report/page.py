@@ -2,6 +2,8 @@
 
 import base64
 import re
+import shlex
+from dataclasses import fields
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +14,7 @@ from markupsafe import Markup, escape
 
 from .. import __version__
 from ..models import CRATE
-from .sections import Folder, Picture, Section, Table
+from .sections import Folder, Picture, Section, Table, labels
 from .study import Study
 from .words import GLOSSARY
 
@@ -42,7 +44,7 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
          "parts": [section.key for section in sections]},
     )  # fmt: skip
     page = template.render(
-        name=settings.label(study.source),
+        name=labels([study.source])[0],
         note=study.note,
         facts=facts,
         headline=headline,
@@ -94,13 +96,17 @@ def _training(study: Study) -> list[tuple[str, str]]:
     record, result = study.told("run.json"), study.told("result.json")
     if study.note is not None:
         return [("training", "none: fresh weights")]
-    if record is None or result is None:
+    if record is None:
         return [("training", "not known: the checkpoint lies in no run of ours")]
     last = record[-1]
     versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
+    if result is None:
+        done = [("training", "the run has not finished")]
+    else:
+        steps = f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"
+        done = [("recipe", str(result["recipe"])), ("steps" if study.is_final else "steps of the whole run", steps)]
     return [
-        ("recipe", str(result["recipe"])),
-        ("steps", f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"),
+        *done,
         ("hardware", ", ".join(last["hardware"].get("gpus") or []) or f"{last['hardware'].get('cpus')} CPU cores"),
         ("started", str(last["started"]).replace("T", " ")[:16]),
         ("seed", str(last["seed"])),
@@ -112,21 +118,29 @@ def _pictures(study: Study) -> list[tuple[str, str]]:
     data = study.pictures[0].data
     return [
         ("taken from", ", ".join(source.name for source in study.pictures)),
-        ("how many", f"{min(study.samples, len(study.pictures[0].feed)):,} of {len(study.pictures[0].feed):,}"),
+        (
+            "how many",
+            f"{min(study.samples, len(study.pictures[0].feed)):,} of {len(study.pictures[0].feed):,} that decode",
+        ),
         ("size", f"scaled and cut to the central {data.size} × {data.size} pixels"),
     ]
 
 
 def _accuracy(study: Study) -> list[tuple[str, str]]:
     result = study.told("result.json")
-    return [("accuracy on validation pictures", f"{result['top1']:.1f} %")] if result and "top1" in result else []
+    if not result or "top1" not in result:
+        return []
+    best = Path(study.source).name == "best"
+    if not (best or study.is_final):
+        return []
+    return [("accuracy on validation pictures", f"{(result['best'] if best else result)['top1']:.1f} %")]
 
 
 def _command(study: Study, settings: Any) -> str:
+    """What makes the page again: every setting that is not the usual one."""
     words = ["opencrate", "analyze", study.source]
-    for name in ("images", "recipe"):
-        if getattr(settings, name):
-            words += [f"--{name}", str(getattr(settings, name))]
-    return " ".join(
-        [*words, "--samples", str(settings.samples), "--eps", f"{settings.eps:g}", "--seed", str(settings.seed)]
-    )
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if value != setting.default and setting.name not in ("device", "batch"):
+            words += [f"--{setting.name}", *map(str, value if isinstance(value, tuple) else [value])]
+    return shlex.join(words)

@@ -2,18 +2,16 @@
 
 from typing import Any
 
-import torch
-
 from ..analysis import figures
-from ..analysis.audit import Audit, audit
+from ..analysis.audit import Audit, Verdict, audit
 from ..analysis.audit_figures import half_steps
 from ..analysis.baseline import CANNOT, token_table
-from ..analysis.geometry import coherence, dead_heads, orthonormality_gap
-from ..engine.building import load_any
+from ..analysis.geometry import coherence_between, dead_heads, orthonormality_gap
+from ..analysis.sources import open_network
 from ..measures import Definition, LayerTable, layerwise
-from .sections import Folder, Item, Section, Table, change, some
+from .sections import Folder, Item, Section, Table, change, labels, some
 from .study import Study
-from .words import ABOUT, APPROXIMATIONS, READINGS, WEIGHTS
+from .words import ABOUT, APPROXIMATIONS, READINGS, RULE, WEIGHTS
 
 __all__ = ["audited", "baseline", "epochs", "layers", "subspaces"]
 
@@ -43,8 +41,9 @@ def layers(study: Study, folder: Folder, settings: Any) -> Section:
 def _tables(study: Study, settings: Any, definition: Definition) -> dict[str, LayerTable]:
     """Of every set of pictures; with other networks to compare, of every network on the first set."""
     if settings.against:
-        networks = {settings.label(study.source): study.model}
-        networks |= {settings.label(source): load_any(source).float().to(study.device) for source in settings.against}
+        names = labels([study.source, *settings.against])
+        others = [open_network(source)[0].to(study.device) for source in settings.against]
+        networks = dict(zip(names, [study.model, *others], strict=True))
         found = {label: layerwise(model, study.batches(), definition) for label, model in networks.items()}
     else:
         found = {source.name: layerwise(study.model, study.batches(source), definition) for source in study.pictures}
@@ -69,6 +68,7 @@ def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
     first, *_ = settings.readings()
     found = {f"epoch {epoch}": layerwise(model, study.batches(), first) for epoch, model in study.kept()}
     caption = "Measured on the checkpoints that the run kept."
+    caption += " They hold the weights themselves, and the network is their moving average." if study.averages else ""
     if len(found) < 2:
         probed = study.probed()
         found = {f"epoch {epoch}": probed[epoch] for epoch in some(sorted(probed), 6)}
@@ -82,21 +82,22 @@ def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
 def audited(study: Study, folder: Folder, settings: Any) -> Section:
     """Every half-step of every layer, held to what it was designed to do."""
     found = audit(study.model, study.batches(), settings.eps)
-    folder.json("tables/audit.json", found.to_dict())
-    folder.csv("tables/audit.csv", found.rows())
+    rows = found.rows()
+    folder.json("tables/audit.json", found.to_dict(rows))
+    folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {settings.eps:g}", **row} for row in rows))
     folder.text("tables/audit_samples.csv", found.samples_csv())
-    untrained = audit(study.untrained, study.batches(), settings.eps, samples=UNTRAINED)
+    fresh = audit(study.untrained, study.pictures[0].batches(min(UNTRAINED, study.samples)), settings.eps)
     verdicts = found.verdicts()
-    words = tuple(verdict.word for verdict in verdicts)
+    plain = zip(fresh.verdicts(), _changes(fresh, "compress"), _changes(fresh, "sparsify"), strict=True)
+    untrained = [f"{verdict.word}: R^c {rate}, {found.weights[0].aim} {aim}" for verdict, rate, aim in plain]
     table = Table(
-        ("layer", "as designed?", "compression", "untrained", "sparsification", "noted"),
+        ("layer", "as designed?", "compression", "sparsification", "noted", "untrained"),
         tuple(
-            (f"{v.layer}", v.word, v.evidence[0], f"R^c {fresh}", v.evidence[1], "; ".join(v.warnings))
-            for v, fresh in zip(verdicts, _compressed(untrained), strict=True)
+            (f"{verdict.layer}", verdict.word, *verdict.evidence, "; ".join(verdict.warnings), before)
+            for verdict, before in zip(verdicts, untrained, strict=True)
         ),
-        f"On {found.samples} pictures. A half works if it improves 90 % of them, and by a per cent on average."
-        f" “Untrained”: what compression does with fresh weights, on {untrained.samples} pictures.",
-        words,
+        RULE.format(found.samples, fresh.samples),
+        tuple(verdict.word for verdict in verdicts),
     )
     caption = "What the two halves of every layer change. Blue bars go the way that the design wants."
     picture = folder.figure(half_steps(found), "audit", caption)
@@ -104,14 +105,20 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
         "audit",
         *ABOUT["audit"],
         (table, picture, _weights(found), _approximations(found)),
-        (("layers do what they should", f"{words.count('yes')} of {len(words)}"),),
+        (
+            ("layers compress as designed", _counted(verdicts, fresh.verdicts(), "compresses")),
+            ("layers sparsify as designed", _counted(verdicts, fresh.verdicts(), "sparsifies")),
+        ),
     )
 
 
-def _compressed(found: Audit) -> list[str]:
-    """The change of R^c at unit norm by every layer's compression."""
-    before, after = (found.at("Rc_unit", site).mean(-1).tolist() for site in ("Z", "Z_half"))
-    return [change(a, b, digits=1) for a, b in zip(before, after, strict=True)]
+def _changes(found: Audit, half: str) -> list[str]:
+    return [f"{value:+.1%}".replace("-", "−") for value in found.changes(half).mean(-1).tolist()]
+
+
+def _counted(verdicts: tuple[Verdict, ...], untrained: tuple[Verdict, ...], half: str) -> str:
+    now, before = (sum(getattr(verdict, half) == 2 for verdict in of) for of in (verdicts, untrained))
+    return f"{now} of {len(verdicts)} (untrained {before})"
 
 
 def _weights(found: Audit) -> Table:
@@ -124,9 +131,11 @@ def _weights(found: Audit) -> Table:
         "γ‖Gram‖ (below 1?)",
     )
     rows = []
-    for facts, gram in zip(found.weights, found.values["gram"].mean(-1).tolist(), strict=True):
+    for facts, gram in zip(found.weights, found.values["gram"].amax(-1).tolist(), strict=True):
         step = "–" if facts.eta_D is None else f"{facts.eta_D:.2f}" + ("" if facts.eta_D < 2 else ", no")
-        numbers = (f"{value:.2f}" for value in (facts.orthonormality, facts.coherence, facts.orthogonality))
+        numbers = (
+            f"{value:.2f}" for value in (facts.U_size, facts.orthonormality, facts.coherence, facts.orthogonality)
+        )
         rows.append((f"{facts.layer}", *numbers, step, f"{gram:,.0f}" if gram >= 10 else f"{gram:.2g}"))
     return Table(columns, tuple(rows), WEIGHTS)
 
@@ -142,8 +151,8 @@ def subspaces(study: Study, folder: Folder, settings: Any) -> Section:
     every = {f"layer {i}": block.U.detach().float().cpu() for i, block in enumerate(study.model.blocks, 1)}
     rows = []
     for layer, U in enumerate(every.values(), 1):
-        apart = coherence(U)[~torch.eye(len(U), dtype=torch.bool)]
-        facts = {"coherence": apart.mean().item(), "coherence_max": apart.max().item()} if len(apart) else {}
+        mean, largest = coherence_between(U)
+        facts = {"coherence": mean, "coherence_max": largest}
         gap, dead = orthonormality_gap(U).mean().item(), " ".join(map(str, dead_heads(U)))
         rows.append({"layer": layer, **facts, "orthonormality_gap": gap, "dead_heads": dead})
     folder.csv("tables/subspaces.csv", rows)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis.canvas import Figure, save, to_png
+from .words import KINDS
 
-__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "some"]
+__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "labels", "some"]
 
 
 DPI = 140  # of pictures on the page: sharp, also enlarged, and a page of a few MB
@@ -24,6 +25,7 @@ class Picture:
     name: str
     png: bytes = field(repr=False)
     caption: str
+    alt: str
 
     @property
     def width(self) -> int:
@@ -69,13 +71,16 @@ class Folder:
         try:
             for name in ("tables", "figures"):
                 (path / name).mkdir(parents=True, exist_ok=True)
-            (path / self.MARK).touch()
+            for old in (*path.glob("tables/*"), *path.glob("figures/*"), path / "report.html"):
+                old.unlink(missing_ok=True)  # of an earlier analysis
+            (path / self.MARK).write_text("{}\n", encoding="utf-8")
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}") from error
 
     def figure(self, figure: Figure, name: str, caption: str) -> Picture:
         save(figure, self.path / "figures", name)
-        return Picture(name, to_png(figure, DPI), caption)
+        kind = next((words for prefix, words in KINDS.items() if name.startswith(prefix)), "A figure")
+        return Picture(name, to_png(figure, DPI), caption, f"{kind}; what it shows is told below it.")
 
     def text(self, name: str, content: str) -> Path:
         target = self.path / name
@@ -116,3 +121,13 @@ def some(values: list[Any], count: int) -> list[Any]:
     if len(values) <= count:
         return values
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def labels(sources: Sequence[str]) -> list[str]:
+    """A name for each: the last part of its path, or as many as it takes to tell them apart."""
+    paths = [Path(source).parts or (source,) for source in sources]
+    for parts in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(path[-parts:]) for path in paths]
+        if len({*names, "untrained"}) == len(names) + 1:
+            return names
+    raise ValueError(f"networks to compare must differ, got {', '.join(sources)}")

@@ -16,8 +16,12 @@ from ..engine.building import load_any
 from ..engine.measuring import run_of
 from ..measures import LayerTable
 from ..models import CRATE
+from ..recipes import read_recipe
+from .sections import some
 
-__all__ = ["Study", "open_study"]
+__all__ = ["SHOWN", "Study", "open_study"]
+
+SHOWN = 4  # pictures that are drawn
 
 
 @dataclass(eq=False)
@@ -66,10 +70,23 @@ class Study:
     def batches(self, source: Source | None = None) -> Iterator[Tensor]:
         return (source or self.pictures[0]).batches(self.samples, self.batch)
 
-    def class_name(self, number: int | None) -> str:
-        if number is None:
-            return "not known"
+    def class_name(self, number: int) -> str:
         return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"
+
+    @property
+    def knows_targets(self) -> bool:
+        """Whether the pictures' classes are the network's."""
+        first = self.pictures[0]
+        return first.labelled and len(first.feed.classes) == self.model.num_classes
+
+    @property
+    def classifies(self) -> bool:
+        return bool(self.model.num_classes > 0 and getattr(self.model, "global_pool", "token"))
+
+    @property
+    def looked_at(self) -> list[int]:
+        """Which of the gallery are drawn: those that were asked for, or some from all over it."""
+        return list(range(len(self.chosen))) or some(list(range(len(self.gallery.images))), SHOWN)
 
     def told(self, file: str) -> Any:
         """run.json or result.json of the run, where there is one."""
@@ -98,6 +115,16 @@ class Study:
                 yield int(found[1]), load_any(file).float().eval().to(self.device)
 
     @property
+    def is_final(self) -> bool:
+        """Whether the network is the one that the run ended with."""
+        return self.run is not None and Path(self.source).expanduser() in (self.run, self.run / "model")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
+        return self.run is not None and read_recipe(self.run / "recipe.yaml").optim.ema > 0
+
+    @property
     def device(self) -> torch.device:
         return next(iter(self.model.parameters())).device
 
@@ -107,5 +134,15 @@ def open_study(source: str, settings: Any, device: torch.device) -> Study:
     model, note = open_network(source)
     model = model.to(device)
     named = {name: getattr(settings, name) for name in ("images", "recipe", "data", "root")}
-    pictures = open_sources(source, model, device=str(device), **named)
-    return Study(source, model, note, pictures, settings.samples, settings.batch, run_of(source), settings.pictures)
+    training = getattr(settings, "only", None) is not None and (not settings.only or "layers" in settings.only)
+    pictures = open_sources(source, model, device=str(device), training=training, **named)
+    return Study(
+        source,
+        model,
+        note,
+        pictures,
+        settings.samples,
+        settings.batch,
+        run_of(source),
+        getattr(settings, "pictures", ()),
+    )

@@ -1,6 +1,6 @@
 """The report's plain words, in one place: what each section is about, and what each term means."""
 
-__all__ = ["ABOUT", "APPROXIMATIONS", "GLOSSARY", "READINGS", "WEIGHTS"]
+__all__ = ["ABOUT", "APPROXIMATIONS", "GLOSSARY", "KINDS", "READINGS", "RULE", "WEIGHTS"]
 
 
 def _text(words: str) -> str:
@@ -17,13 +17,13 @@ ABOUT = {
         "What passes from layer to layer",
         _text("""Every layer is meant to do two things: press the tokens of a picture closer to a few subspaces, so
             that the coding rate R^c falls, and write them with few entries that are not zero, so that the non-zero
-            fraction falls. R^c counts, roughly, how many bits the tokens need once each subspace has a code book of
+            fraction falls. R^c counts, roughly, how many nats the tokens need once each subspace has a code book of
             its own: the fewer, the better organised they are. “Untrained” is the same network with fresh weights:
             what that does too, training did not bring about."""),
     ),
     "epochs": (
         "How it came about",
-        "The same two quantities, epoch by epoch: from dark, early, to bright, late.",
+        "The same two quantities, epoch by epoch.",
     ),
     "audit": (
         "Does each layer do what it was designed for?",
@@ -33,7 +33,7 @@ ABOUT = {
     ),
     "subspaces": (
         "The subspaces",
-        _text("""Every head has a subspace of its own. Bright squares off the diagonal mean that two heads look at
+        _text("""Every head has a subspace of its own. Dark squares off the diagonal mean that two heads look at
             the same directions. The coherence is 0 for subspaces at right angles and 1 for subspaces that share a
             direction."""),
     ),
@@ -59,15 +59,33 @@ ABOUT = {
     ),
 }
 
-WEIGHTS = _text("""The theory has orthonormal bases (0 in the second column), subspaces at right angles (0), an
-    orthogonal dictionary (0), a step that is not too long, and tokens so small that a series converges. Training
-    enforces none of it: this is how far the weights are from there.""")
+RULE = _text("""On {} pictures. A half works if it improves 90 % of them, by a per cent on average, and if its LASSO is
+    below that of the zero code; “partly”: one half works, or both a little. “Untrained”: the same network with fresh
+    weights, on {} pictures.""")
 
-APPROXIMATIONS = _text("""Attention is derived as an approximation of a gradient step on R^c. On average over layers
-    and pictures, the step that the network takes has a cosine of {gradient_cosine} with the exact step. The softmax
-    form of the gradient has a cosine of {softmax_cosine} with it (relative residual {softmax_residual}), and the
-    first-order Neumann form one of {neumann_cosine} ({neumann_residual}). Large residuals say that ε is small for the
-    size of these tokens, so that the series does not converge; what the step does to R^c is in the table above.""")
+WEIGHTS = _text("""The theory has bases that are orthonormal (0 whatever their size, and a size of 1), subspaces at
+    right angles (coherence 0), an orthogonal dictionary (0), a step that is not too long, and tokens so small that a
+    series converges (the largest value over the pictures). Training enforces none of it: this is how far it is.""")
+
+APPROXIMATIONS = _text("""Attention is derived as an approximation of a gradient step on R^c. On average over layers and
+    pictures, the step that the network takes has a cosine of {gradient_cosine} with the exact step. The first-order
+    Neumann form of the gradient has a cosine of {neumann_cosine} with it (relative residual {neumann_residual}), the
+    softmax form one of {softmax_cosine} ({softmax_residual}). The Neumann form needs γ‖Gram‖ below 1; the softmax form
+    also takes the subspaces together for the whole space. So large residuals tell how literally the derivation may be
+    taken; what the step does to R^c is in the table above.""")
+
+KINDS = {
+    "layers": "Two line charts over the layers: the coding rate, and the share of entries that are not zero",
+    "epochs": "Two line charts over the layers, a line for each epoch: coding rate and non-zero share",
+    "audit": "Two bar charts and two line charts over the layers: what each half-step changes, rank, directions",
+    "subspaces": "Square matrices of cosines between the directions of all subspaces, one for each layer",
+    "token_colours": "Pictures, and below them their patches in colours, a row for each layer",
+    "tokens": "Matrices of tokens by coordinates, one for each layer",
+    "attention": "A picture, and over it the attention of every head in some layers",
+    "head_patches": "Rows of small pieces of pictures, a row for each head",
+    "atom_patches": "Rows of small pieces of pictures, a row for each entry of the code",
+    "head_importance": "A matrix of layers by heads, brighter where the prediction depends on the head",
+}
 
 GLOSSARY = {
     "token, Z^l": _text("""What the network knows of a patch after l − 1 layers: a list of d numbers. Z^{l+1/2} is
@@ -81,11 +99,13 @@ GLOSSARY = {
     "objective": "ΔR − λ‖Z‖₀, sparse rate reduction: what the layers were derived to increase.",
     "non-zero fraction": "The share of the entries of Z^{l+1} that are not zero, ‖Z‖₀/(N·d).",
     "LASSO": _text("""λ‖A‖₁ + ½‖Y − A Dᵀ‖² for the code A of the tokens Y in the dictionary D, over codes without
-        negative entries. “Before” is its value at the positive part of Y, “after” at the layer's code."""),
+        negative entries. “Before” is its value at the positive part of Y, “after” at the layer's code. The zero code
+        says nothing of Y and costs ½‖Y‖²: a code that costs more is not worth its price."""),
     "dictionary, D": "Its columns are the atoms of which tokens are written as sums.",
     "effective rank": "How many directions the tokens really use: the exponential of the entropy of their energies.",
     "coherence": "The cosine of the smallest angle between two subspaces, averaged over pairs.",
-    "η‖D‖²": "The length of the sparsification step; below 2 a step of ISTA lowers the LASSO, above it need not.",
+    "η‖D‖²": _text("""The length of the sparsification step. From a code without negative entries a step lowers the
+        LASSO if this is below 2; the layer starts from Y, which has some, so it is a guide and no proof."""),
     "γ‖Gram‖": _text("""Whether the series converges by which attention is derived from the gradient of R^c: below 1
         it does. It says how literally the derivation may be taken, not how good the attention is."""),
     "interval": "95 % bootstrap interval of a mean over pictures: other pictures would mostly give a mean within it.",

@@ -1,4 +1,5 @@
 import csv
+import html
 import json
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from opencrate.analysis.sources import open_sources
 from opencrate.cli import main
 from opencrate.models.layout import to_authors
 from opencrate.report import PARTS, Analysis, analyze, audit_of
-from opencrate.report.sections import Folder, finite_or_named
+from opencrate.report.sections import Folder, finite_or_named, labels
 
 from ..networks import small
 
@@ -34,8 +35,8 @@ def test_everything_is_written(report):
         "audit",
         "subspaces",
         "subspaces_full",
-        "tokens",
-        "tokens_full",
+        "tokens_1",
+        "tokens_1_full",
     }
     assert figures >= {"token_colours", "attention_1", "head_patches", "atom_patches", "head_importance"}
     assert {file.name for file in (folder / "tables").iterdir()} == {
@@ -109,6 +110,56 @@ def test_curves_of_several_networks(checkpoint, pictures, tmp_path):
     analyze(checkpoint, replace(chosen, against=(str(tmp_path / "wider"),)))
     found = json.loads((tmp_path / "a/tables/layers.json").read_text())["paper"]
     assert list(found) == ["model", "wider", "untrained"]
+    with pytest.raises(ValueError, match="networks to compare must differ"):
+        analyze(checkpoint, replace(chosen, against=(checkpoint,)))
+
+
+def test_networks_of_one_name_get_longer_ones():
+    assert labels(["a/model", "b/model"]) == ["a/model", "b/model"]
+    assert labels(["runs/tiny", "runs/small"]) == ["tiny", "small"]
+    assert labels(["runs/untrained"]) == ["runs/untrained"]
+
+
+def test_pictures_come_from_all_over_the_set(checkpoint, pictures):
+    (source,) = open_sources(checkpoint, load(checkpoint), str(pictures))
+    everything = torch.cat(list(source.batches(9)))
+    for samples, numbers in ((3, [0, 3, 6]), (6, [0, 1, 3, 4, 6, 7]), (20, list(range(9)))):
+        assert torch.equal(torch.cat(list(source.batches(samples, 2))), everything[numbers])
+
+
+def test_an_earlier_analysis_leaves_nothing_behind(checkpoint, pictures, tmp_path):
+    chosen = replace(FEW, images=str(pictures), only=("layers",), out=tmp_path / "a")
+    analyze(checkpoint, chosen)
+    analyze(checkpoint, replace(chosen, only=("subspaces",)))
+    assert {file.name for file in (tmp_path / "a/tables").iterdir()} == {"subspaces.csv"}
+
+
+def test_the_page_tells_the_command_that_makes_it_again(checkpoint, pictures, tmp_path):
+    out = tmp_path / "a b"
+    chosen = replace(FEW, images=str(pictures), samples=2, only=("subspaces",), pictures=(3, 1), out=out)
+    page = html.unescape(analyze(checkpoint, chosen).read_text())
+    assert (
+        f"opencrate analyze {checkpoint} --images {pictures} --samples 2 --pictures 3 1 --only subspaces --out '{out}'"
+        in page
+    )
+
+
+def test_classes_of_another_set_are_not_the_networks(tmp_path):
+    model = small(in_chans=1, num_classes=1000)
+    save_pretrained(model, tmp_path / "model")
+    page = analyze(
+        str(tmp_path / "model"), replace(FEW, data="digits", only=("attention",), out=tmp_path / "a")
+    ).read_text()
+    assert "taken for" in page
+    assert "but it is" not in page
+
+
+def test_a_network_that_pools_nothing(pictures, tmp_path):
+    save_pretrained(small(global_pool=""), tmp_path / "model")
+    page = analyze(
+        str(tmp_path / "model"), replace(FEW, images=str(pictures), only=("attention", "ablation"), out=tmp_path / "a")
+    )
+    assert "taken for" not in page.read_text()
 
 
 def test_another_eps_gives_the_definition_another_name(checkpoint, pictures, tmp_path):
@@ -193,6 +244,9 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path):
         (["MODEL", "--images", "PICTURES", "--pictures", "9", "--only", "tokens"], "there is no picture 9: the folder"),
         (["MODEL", "--images", "PICTURES", "--eps", "0"], "eps must be positive"),
         (["MODEL", "--images", "PICTURES", "--token", "99", "--only", "attention"], "token must be a whole number"),
+        (["resnet18", "--images", "PICTURES", "--samples", "1"], "does not hand out tokens"),
+        (["vit_tiny_patch16_224", "--images", "PICTURES", "--only", "audit"], "--only is for a CRATE"),
+        (["MODEL", "--data", "torch/cifar10", "--root", "NOWHERE"], "its folder, --root FOLDER"),
         (["crate_tiny_patch16_22"], "did you mean 'crate_tiny_patch16_224'?"),
     ],
 )

@@ -40,12 +40,23 @@ def test_the_report_of_a_run(run):
         assert epochs["epoch 3"]["rows"][1]["Rc"] == pytest.approx(last.rows[1]["Rc"], rel=1e-5)
 
 
+def test_what_is_told_of_a_checkpoint_within_a_run(run):
+    folder, kept = run
+    best = json.loads((folder / "result.json").read_text())["best"]["top1"]
+    chosen = Analysis(samples=2, device="cpu", only=("subspaces",), out=folder.parent / "b")
+    assert f"<b>{best:.1f} %</b>" in analyze(str(folder / "best"), chosen).read_text()
+    if kept:
+        page = analyze(str(folder / "checkpoints/epoch-0001.pt"), chosen).read_text()
+        assert "accuracy on validation" not in page
+        assert "steps of the whole run" in page
+
+
 def test_the_untrained_network_is_the_one_of_the_runs_shape(run):
     study = open_study(str(run[0]), Analysis(samples=4), torch.device("cpu"))
     assert study.untrained.config() == study.model.config()
     assert not torch.equal(study.untrained.blocks[0].U, study.model.blocks[0].U)
     assert study.class_name(3) == "3"
-    assert study.class_name(None) == "not known"
+    assert study.knows_targets
 
 
 def test_pictures_of_a_recipe(run):
