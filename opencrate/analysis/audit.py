@@ -311,6 +311,7 @@ def _verdict(found: Audit, layer: int) -> Verdict:
     weights = found.weights[layer]
     rate, fit = found.improved("Rc_unit", "compress")[layer].item(), found.aim_improved()[layer].item()
     moved, aimed = (found.changes(half)[layer].mean().item() for half in HALVES)
+    raw = _relative(found.at("Rc", "Z"), found.at("Rc", "Z_half"))[layer].mean().item()
     left = found.at("nonzero", "Z_next")[layer].mean().item()
     compresses, sparsifies, price = _grade(rate, moved), None, ""
     if weights.aim is not None:
@@ -325,7 +326,7 @@ def _verdict(found: Audit, layer: int) -> Verdict:
         "its aim is not known" if weights.aim is None else f"{weights.aim} {_signed(aimed)}, lower in {fit:.0%}{price}"
     )
     evidence = (
-        f"R^c {_signed(moved)}, lower in {rate:.0%} of the pictures",
+        f"R^c {_signed(moved)} at unit length ({_signed(raw)} as it is), lower in {rate:.0%} of the pictures",
         f"{aim}; {left:.0%} of the entries left",
     )
     warnings = []

@@ -1,5 +1,6 @@
 """What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
 
+import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,9 +118,9 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
         return model, f"{source} has fresh weights: a name was given, not a checkpoint"
     path = Path(source).expanduser()
     if not path.exists() and not any(mark in source for mark in "/.:"):
-        raise ValueError(
-            f"{source} is neither a run, nor a checkpoint, nor a network{suggestion(source, timm.list_models())}"
-        )
+        near = difflib.get_close_matches(source, timm.list_models(), 1)
+        known = suggestion(source, near or timm.list_models("crate_*"))
+        raise ValueError(f"{source} is neither a run, nor a checkpoint, nor a network{known}")
     return load_any(source).float().eval(), None
 
 
@@ -140,6 +141,8 @@ def open_sources(
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)} both name pictures: give one")
     if images is not None:
+        if root is not None:
+            raise ValueError("--root is where a set lies, and --images names a folder: give one")
         settings = _data_for(model)
         files = Files(Path(images).expanduser(), settings.in_chans)
         feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
@@ -153,6 +156,9 @@ def open_sources(
     else:
         settings = replace(data_of(source, recipe), size=_data_for(model).size)
     settings = settings if root is None else replace(settings, root=root)
+    channels = _data_for(model).in_chans
+    if settings.in_chans != channels:
+        raise ValueError(f"the network takes pictures of {channels} channels, and these have {settings.in_chans}")
     found = [Source("validation pictures", _still(settings, False, device), settings)]
     if training:
         try:

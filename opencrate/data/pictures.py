@@ -7,6 +7,7 @@ does not decode is counted, named in the log and left out, and only too many of 
 import gzip
 import io
 import logging
+import warnings
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,7 +74,10 @@ def decode(content: bytes, in_chans: int = 3) -> Image.Image:
     if not content:
         raise ValueError("it is empty")
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        # Pillow warns of a large picture, and refuses one of twice that size
+        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+            opened = Image.open(io.BytesIO(content))
+        with opened as image:
             image.load()
             return with_channels(image, in_chans)
     except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content

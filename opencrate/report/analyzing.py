@@ -1,5 +1,6 @@
 """`opencrate analyze`: open the network and its pictures, run the parts, write the page."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,6 +62,8 @@ class Auditing:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         require_positive("eps", self.eps)
+        if not math.isfinite(self.eps):
+            raise ValueError(f"eps must be finite, got {self.eps}")
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,12 @@ def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
         if "attention" in settings.only:
             raise ValueError(f"the compression {compression.name} has no attention to draw")
         chosen.pop("attention", None)
+    if "attention" in chosen:
+        tokens = study.grid[0] * study.grid[1]
+        if not 0 <= settings.token <= tokens:
+            raise ValueError(f"token must be a whole number from 0 to {tokens}, got {settings.token}")
+    if settings.pictures:
+        _ = study.gallery  # says at once if there is no such picture
     return chosen
 
 

@@ -54,7 +54,8 @@ def attention(study: Study, folder: Folder, settings: Any) -> Section:
         predicted = _predicted(study, logits[i], gallery.targets[picture])
         number = study.chosen[i] if study.chosen else i + 1
         figure = figures.attention_grid(gallery.shown[picture], maps[:, i], layers=chosen)
-        caption = f"Picture {number}{predicted}. What the {who} attends to in some layers."
+        where = "every layer" if len(chosen) == len(study.model.blocks) else "some layers"
+        caption = f"Picture {number}{predicted}. What the {who} attends to in {where}."
         items.append(folder.figure(figure, f"attention_{i + 1}", caption))
     return Section("attention", *ABOUT["attention"], tuple(items))
 

@@ -49,7 +49,8 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
         facts=facts,
         headline=headline,
         sections=sections,
-        glossary=GLOSSARY if study.is_crate else {},
+        glossary=GLOSSARY,
+        designed=study.is_crate,
         made=made,
         command=_command(study, settings),
     )
@@ -68,7 +69,8 @@ def _formulas(text: str) -> Markup:
 def _network(study: Study) -> list[tuple[str, str]]:
     model = study.model
     count = sum(weight.numel() for weight in model.parameters())
-    found = [("architecture", _architecture(model)), ("parameters", f"{count:,}")]
+    kind = "CRATE, built from " if isinstance(model, CRATE) else ""
+    found = [("architecture", kind + _architecture(model)), ("parameters", f"{count:,}")]
     if not isinstance(model, CRATE):
         return found
     config, grid = model.config(), model.patch_embed.grid_size
@@ -128,12 +130,12 @@ def _pictures(study: Study) -> list[tuple[str, str]]:
 
 def _accuracy(study: Study) -> list[tuple[str, str]]:
     result = study.told("result.json")
-    if not result or "top1" not in result:
+    if not result or "top1" not in result or not study.own_pictures:
         return []
     best = Path(study.source).name == "best"
     if not (best or study.is_final):
         return []
-    return [("accuracy on validation pictures", f"{(result['best'] if best else result)['top1']:.1f} %")]
+    return [("accuracy on validation pictures", f"{(result['best'] if best else result)['top1']:.1f}%")]
 
 
 def _command(study: Study, settings: Any) -> str:

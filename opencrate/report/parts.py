@@ -9,6 +9,7 @@ from ..analysis.baseline import CANNOT, token_table
 from ..analysis.geometry import coherence_between, dead_heads, orthonormality_gap
 from ..analysis.sources import open_network
 from ..measures import Definition, LayerTable, layerwise
+from ..models import CRATE
 from .sections import Folder, Item, Section, Table, change, labels, some
 from .study import Study
 from .words import ABOUT, APPROXIMATIONS, READINGS, RULE, WEIGHTS
@@ -29,11 +30,11 @@ def layers(study: Study, folder: Folder, settings: Any) -> Section:
             f"tables/layers_{name}.csv",
             ({"definition": reading.name, "curve": label, **row} for label, row in labelled),
         )
-        trained, untrained = next(iter(tables.values())), tables["untrained"]
+        trained, untrained = next(iter(tables.values())), tables.get("untrained")
         caption = f"{READINGS[name]} (definition “{reading.name}”), and the share of entries that are not zero."
-        caption += f" R^c goes {_ends(trained)}; untrained, {_ends(untrained)}."
+        caption += f" R^c goes {_ends(trained)}" + (f"; untrained, {_ends(untrained)}." if untrained else ".")
         items.append(folder.figure(figures.layer_curves(tables), f"layers_{name}", caption))
-        headline = _headline(trained)
+        headline = _headline(trained, untrained)
     folder.json("tables/layers.json", everything)
     return Section("layers", *ABOUT["layers"], tuple(items), headline)
 
@@ -44,23 +45,41 @@ def _tables(study: Study, settings: Any, definition: Definition) -> dict[str, La
         names = labels([study.source, *settings.against])
         others = [open_network(source)[0].to(study.device) for source in settings.against]
         networks = dict(zip(names, [study.model, *others], strict=True))
+        for name, other in networks.items():
+            _require_same_pictures(name, other, study.model)
         found = {label: layerwise(model, study.batches(), definition) for label, model in networks.items()}
     else:
         found = {source.name: layerwise(study.model, study.batches(source), definition) for source in study.pictures}
-    return found | {"untrained": layerwise(study.untrained, study.batches(), definition)}
+    if study.untrained is not None:
+        found["untrained"] = layerwise(study.untrained, study.batches(), definition)
+    return found
+
+
+def _require_same_pictures(name: str, other: Any, model: Any) -> None:
+    if not isinstance(other, CRATE):
+        raise ValueError(f"{name} is no CRATE, and has no R^c to compare")
+    for what in ("in_chans", "img_size"):
+        theirs, ours = getattr(other.patch_embed, what), getattr(model.patch_embed, what)
+        if theirs != ours:
+            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, and here it is {ours}")
 
 
 def _ends(table: LayerTable) -> str:
     first, last = table.rows[0]["Rc"], table.rows[-1]["Rc"]
-    return f"from {first:,.0f} at the first layer to {last:,.0f} at the last ({change(first, last)})"
+    a, b = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}" for rate in (first, last))
+    return f"from {a} at the first layer to {b} at the last ({change(first, last)})"
 
 
-def _headline(table: LayerTable) -> tuple[tuple[str, str], ...]:
-    lowest = min(row["nonzero"] for row in table.rows)
-    return (
-        (f"R^c, first to last layer ({table.definition.name})", change(table.rows[0]["Rc"], table.rows[-1]["Rc"])),
-        ("of the entries are not zero, where they are fewest", f"{lowest:.0%}"),
-    )
+def _headline(trained: LayerTable, untrained: LayerTable | None) -> tuple[tuple[str, str], ...]:
+    tables = [table for table in (trained, untrained) if table is not None]
+    changes = [change(table.rows[0]["Rc"], table.rows[-1]["Rc"]) for table in tables]
+    lowest = [f"{min(row['nonzero'] for row in table.rows):.0%}" for table in tables]
+    name = f"R^c, first to last layer, by the definition {trained.definition.name}"
+    return (name, _beside(changes)), ("of the entries are not zero, where they are fewest", _beside(lowest))
+
+
+def _beside(values: list[str]) -> str:
+    return values[0] + (f" (untrained {values[1]})" if len(values) > 1 else "")
 
 
 def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
@@ -75,6 +94,12 @@ def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
         caption = "As the run measured itself. To measure its checkpoints instead, train with --keep-epochs N."
     if len(found) < 2:
         return None
+    used = next(iter(found.values())).definition
+    caption += f" By the definition “{used.name}”, ε = {used.eps:g}."
+    folder.csv(
+        "tables/epochs.csv",
+        ({"definition": used.name, "epoch": label, **row} for label, table in found.items() for row in table.rows),
+    )
     folder.json("tables/epochs.json", {label: table.to_dict() for label, table in found.items()})
     return Section("epochs", *ABOUT["epochs"], (folder.figure(figures.layer_curves(found), "epochs", caption),))
 
@@ -86,17 +111,24 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
     folder.json("tables/audit.json", found.to_dict(rows))
     folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {settings.eps:g}", **row} for row in rows))
     folder.text("tables/audit_samples.csv", found.samples_csv())
-    fresh = audit(study.untrained, study.pictures[0].batches(min(UNTRAINED, study.samples)), settings.eps)
-    verdicts = found.verdicts()
-    plain = zip(fresh.verdicts(), _changes(fresh, "compress"), _changes(fresh, "sparsify"), strict=True)
-    untrained = [f"{verdict.word}: R^c {rate}, {found.weights[0].aim} {aim}" for verdict, rate, aim in plain]
+    verdicts, before = found.verdicts(), tuple[Verdict, ...]()
+    columns, columned = ["layer", "as designed?", "compression", "sparsification", "noted"], list[tuple[str, ...]]()
+    rule = RULE.format(found.samples)
+    if study.untrained is not None:
+        fresh = audit(study.untrained, study.pictures[0].batches(min(UNTRAINED, study.samples)), settings.eps)
+        before = fresh.verdicts()
+        moves = zip(before, _changes(fresh, "compress"), _changes(fresh, "sparsify"), strict=True)
+        columned = [(f"{verdict.word}: R^c {rate}, {found.weights[0].aim} {aim}",) for verdict, rate, aim in moves]
+        columns.append("untrained")
+        rule += f" “Untrained”: the same network with fresh weights, on {fresh.samples} pictures."
+    rest = columned or [()] * len(verdicts)
     table = Table(
-        ("layer", "as designed?", "compression", "sparsification", "noted", "untrained"),
+        tuple(columns),
         tuple(
-            (f"{verdict.layer}", verdict.word, *verdict.evidence, "; ".join(verdict.warnings), before)
-            for verdict, before in zip(verdicts, untrained, strict=True)
+            (f"{v.layer}", v.word, *v.evidence, "; ".join(v.warnings), *more)
+            for v, more in zip(verdicts, rest, strict=True)
         ),
-        RULE.format(found.samples, fresh.samples),
+        rule,
         tuple(verdict.word for verdict in verdicts),
     )
     caption = "What the two halves of every layer change. Blue bars go the way that the design wants."
@@ -106,8 +138,8 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
         *ABOUT["audit"],
         (table, picture, _weights(found), _approximations(found)),
         (
-            ("layers compress as designed", _counted(verdicts, fresh.verdicts(), "compresses")),
-            ("layers sparsify as designed", _counted(verdicts, fresh.verdicts(), "sparsifies")),
+            ("layers compress as designed", _counted(verdicts, before, "compresses")),
+            ("layers sparsify as designed", _counted(verdicts, before, "sparsifies")),
         ),
     )
 
@@ -117,13 +149,14 @@ def _changes(found: Audit, half: str) -> list[str]:
 
 
 def _counted(verdicts: tuple[Verdict, ...], untrained: tuple[Verdict, ...], half: str) -> str:
-    now, before = (sum(getattr(verdict, half) == 2 for verdict in of) for of in (verdicts, untrained))
-    return f"{now} of {len(verdicts)} (untrained {before})"
+    counts = [sum(getattr(verdict, half) == 2 for verdict in of) for of in (verdicts, untrained) if of]
+    return _beside([f"{counts[0]} of {len(verdicts)}", *map(str, counts[1:])])
 
 
 def _weights(found: Audit) -> Table:
     columns = (
         "layer",
+        "size of U_k",
         "U_k from orthonormal",
         "coherence",
         "D from orthogonal",
@@ -142,8 +175,10 @@ def _weights(found: Audit) -> Table:
 
 def _approximations(found: Audit) -> str:
     means = {name: values.mean().item() for name, values in found.values.items() if "@" not in name}
+    cosine = means["gradient_cosine"]
+    answer = "Largely" if cosine > 0.5 else "In part" if cosine > 0.1 else "Hardly" if cosine > -0.1 else "No"
     words = {n: f"{v:,.0f}" if abs(v) >= 100 else f"{v:.2g}".replace("-", "−") for n, v in means.items()}
-    return APPROXIMATIONS.format(**words)
+    return APPROXIMATIONS.format(answer=answer, **words)
 
 
 def subspaces(study: Study, folder: Folder, settings: Any) -> Section:

@@ -36,6 +36,7 @@ class Study:
     batch: int
     run: Path | None
     chosen: tuple[int, ...] = ()  # numbers of the pictures to look at
+    own_pictures: bool = True  # the run's
 
     @property
     def is_crate(self) -> bool:
@@ -48,8 +49,9 @@ class Study:
         return size
 
     @cached_property
-    def untrained(self) -> CRATE:
-        return fresh_copy(self.model)
+    def untrained(self) -> CRATE | None:
+        """None for a network that is untrained itself."""
+        return fresh_copy(self.model) if self.note is None else None
 
     @cached_property
     def gallery(self) -> Gallery:
@@ -69,6 +71,11 @@ class Study:
 
     def batches(self, source: Source | None = None) -> Iterator[Tensor]:
         return (source or self.pictures[0]).batches(self.samples, self.batch)
+
+    @property
+    def broken(self) -> int:
+        """How many pictures were met that do not decode."""
+        return len(getattr(self.pictures[0].feed, "broken", ()))
 
     def class_name(self, number: int) -> str:
         return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"

@@ -28,7 +28,7 @@ def test_the_report_of_a_run(run):
     assert "validation pictures, training pictures" in page
     assert "27 in 3 epochs" in page
     result = json.loads((folder / "result.json").read_text())
-    assert f"{result['top1']:.1f} %" in page
+    assert f"{result['top1']:.1f}%" in page
     curves = json.loads((folder / "analysis/tables/layers.json").read_text())["paper"]
     assert list(curves) == ["validation pictures", "training pictures", "untrained"]
     epochs = json.loads((folder / "analysis/tables/epochs.json").read_text())
@@ -44,7 +44,7 @@ def test_what_is_told_of_a_checkpoint_within_a_run(run):
     folder, kept = run
     best = json.loads((folder / "result.json").read_text())["best"]["top1"]
     chosen = Analysis(samples=2, device="cpu", only=("subspaces",), out=folder.parent / "b")
-    assert f"<b>{best:.1f} %</b>" in analyze(str(folder / "best"), chosen).read_text()
+    assert f"<b>{best:.1f}%</b>" in analyze(str(folder / "best"), chosen).read_text()
     if kept:
         page = analyze(str(folder / "checkpoints/epoch-0001.pt"), chosen).read_text()
         assert "accuracy on validation" not in page
