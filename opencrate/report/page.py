@@ -117,14 +117,12 @@ def _training(study: Study) -> list[tuple[str, str]]:
 
 
 def _pictures(study: Study) -> list[tuple[str, str]]:
-    data = study.pictures[0].data
+    size, total = study.pictures[0].data.size, len(study.pictures[0].feed)
+    lost = f"; {study.broken} did not decode" if study.broken else ""
     return [
         ("taken from", ", ".join(source.name for source in study.pictures)),
-        (
-            "how many",
-            f"{min(study.samples, len(study.pictures[0].feed)):,} of {len(study.pictures[0].feed):,} that decode",
-        ),
-        ("size", f"scaled and cut to the central {data.size} × {data.size} pixels"),
+        ("how many", f"{min(study.samples, total):,} of {total:,}{lost}"),
+        ("size", f"scaled and cut to the central {size} × {size} pixels"),
     ]
 
 
