@@ -13,11 +13,11 @@ import torch
 from scipy.stats import bootstrap
 from torch.nn.functional import layer_norm, normalize
 
-from opencrate import layerwise, trajectory
+from opencrate import layerwise, load, trajectory
 from opencrate.measures import DEFINITIONS, Definition, interval
 from opencrate.objective import coding_rate, subspace_coding_rate
 
-from .networks import small
+from .networks import small, transcribed
 from .strategies import random
 
 IMAGES = random(7, 3, 16, 16)
@@ -62,6 +62,27 @@ def test_named_definitions_are_what_they_say(name, rate):
     nonzero = [(step.Z_next != 0).double().mean((1, 2)) for step in trajectory(model, IMAGES)]
     assert [row["nonzero"] for row in table.rows] == pytest.approx([share.mean().item() for share in nonzero])
     assert [row["nonzero_std"] for row in table.rows] == pytest.approx([share.std().item() for share in nonzero])
+
+
+@torch.no_grad()
+def test_official_on_the_authors_weights(tmp_path):
+    """Their network, by the pseudocode, with their file: what its projections give, in NumPy."""
+    authors = transcribed(small(dtype=torch.float64))
+    torch.save({"state_dict": authors.state_dict()}, tmp_path / "model_best.pth.tar")
+    model = load(tmp_path / "model_best.pth.tar", num_heads=4).double()
+    x = authors.to_patch_embedding(IMAGES)
+    x = torch.cat([authors.cls_token.repeat(len(IMAGES), 1, 1), x], dim=1) + authors.pos_embedding
+    expected = []
+    for compress, sparsify in authors.transformer.layers:
+        given = compress.fn.qkv(compress.norm(x)).unflatten(-1, (4, -1)).permute(0, 2, 3, 1).numpy()  # (b, k, p, N)
+        rates = []
+        for heads in given:
+            V = heads / np.linalg.norm(heads, axis=1, keepdims=True)
+            p, n = V.shape[1:]
+            rates.append(sum(0.5 * np.linalg.slogdet(np.eye(n) + p / (n * 0.01) * v.T @ v)[1] for v in V))
+        expected.append(np.mean(rates))
+        x = sparsify(compress(x) + x)
+    assert [row["Rc"] for row in layerwise(model, IMAGES, "official").rows] == pytest.approx(expected, rel=1e-9)
 
 
 @torch.no_grad()
