@@ -16,7 +16,7 @@ from .. import __version__
 from ..models import CRATE
 from .sections import Folder, Picture, Section, Table, labels
 from .study import Study
-from .words import GLOSSARY
+from .words import COLUMNS, GLOSSARY
 
 __all__ = ["write_page"]
 
@@ -54,6 +54,7 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
         made=made,
         command=_command(study, settings),
     )
+    folder.text("tables/COLUMNS.txt", COLUMNS)
     return folder.text("report.html", page)
 
 

@@ -1,6 +1,6 @@
 """The report's plain words, in one place: what each section is about, and what each term means."""
 
-__all__ = ["ABOUT", "APPROXIMATIONS", "GLOSSARY", "KINDS", "READINGS", "RULE", "WEIGHTS"]
+__all__ = ["ABOUT", "APPROXIMATIONS", "COLUMNS", "GLOSSARY", "KINDS", "READINGS", "RULE", "WEIGHTS"]
 
 
 def _text(words: str) -> str:
@@ -115,3 +115,37 @@ GLOSSARY = {
         below 1 it does. It says how literally the derivation may be taken, not how good the attention is."""),
     "interval": "95 % bootstrap interval of a mean over pictures: other pictures would mostly give a mean within it.",
 }
+
+COLUMNS = """The columns of these tables
+
+NAME_std, NAME_low, NAME_high   standard deviation over pictures, and the 95 % bootstrap interval of the mean
+
+layers_*.csv, epochs.csv
+  definition       how R^c is read: paper, official, or one of these with another ε
+  curve, epoch     of which pictures, network or epoch
+  Rc, nonzero      R^c, and the share of entries of Z^{l+1} that are not zero
+
+audit.csv, a line for each layer, and audit_samples.csv, one for each layer and picture (`sample` counts them as drawn)
+  NAME@Z, NAME@Z_half, NAME@Z_next   before the layer, after compression, after sparsification:
+    R, Rc, dR                   coding rate, R^c and their difference, of the tokens as they are
+    R_unit, Rc_unit, dR_unit    the same of tokens at unit length
+    nonzero, l1                 shares of N·d: entries that are not zero, and the sum of sizes
+    objective                   dR − λ times the number of entries that are not zero
+    rank                        effective rank
+  compress_improves_NAME, sparsify_improves_NAME   share of pictures in which a half-step moves NAME as it should
+  aim_before, aim_after       what the sparsification was derived to lower, at ReLU(Y) and at the layer's code
+  lasso_before, _after        the LASSO there; _signed at Y itself, _zero at the zero code
+  gradient_cosine             the compression's step with the exact gradient step on R^c
+  neumann_…, softmax_…        two approximations of that gradient: relative residual, and cosine with it
+  gram                        γ‖Gram‖, the largest over heads; the series converges below 1
+  U_size, orthonormality      ‖U_k‖²/p and ‖U_kᵀU_k/size − I‖/√p, means over heads
+  coherence, coherence_max    cosine of the smallest angle between two subspaces: mean and largest
+  orthogonality               ‖DᵀD − I‖/√d
+  eta_D                       η‖D‖²
+  lam, dead                   λ, and the heads onto which everything projects to zero
+
+head_importance.csv
+  kl_nats                     how far predictions move without the head, mean over a few pictures
+tokens.csv (a network that is no CRATE)
+  nonzero, rank, R, R_unit    of the tokens after every block
+"""

@@ -40,9 +40,16 @@ def test_everything_is_written(report):
     }
     assert figures >= {"token_colours", "attention_1", "head_patches", "atom_patches", "head_importance"}
     assert {file.name for file in (folder / "tables").iterdir()} == {
-        "audit.csv", "audit.json", "audit_samples.csv", "head_importance.csv", "layers.json", "layers_official.csv",
-        "layers_paper.csv", "subspaces.csv",
-    }  # fmt: skip
+        "COLUMNS.txt",
+        "audit.csv",
+        "audit.json",
+        "audit_samples.csv",
+        "head_importance.csv",
+        "layers.json",
+        "layers_official.csv",
+        "layers_paper.csv",
+        "subspaces.csv",
+    }
     told = json.loads((folder / "analysis.json").read_text())
     assert told["parts"] == [name for name in PARTS if name != "epochs"]  # a checkpoint in no run has no epochs
 
@@ -64,6 +71,16 @@ def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
     found = json.loads((report.parent / "tables/audit.json").read_text())
     expected = audit(model, source.batches(9, 4)).rows()
     assert [row["verdict"] for row in found["rows"]] == [row["verdict"] for row in expected]
+
+
+def test_every_column_is_explained(report):
+    told = (report.parent / "tables/COLUMNS.txt").read_text()
+    row = json.loads((report.parent / "tables/audit.json").read_text())["rows"][0]
+    for name in row:
+        plain = re.sub(r"(_std|_low|_high)$|@.*$|^(compress|sparsify)_improves_", "", name)
+        plain = re.sub(r"@.*$", "", plain)
+        stem = re.sub(r"^(lasso|neumann|softmax)_.*$", r"\1_", plain)
+        assert stem in told or plain in ("layer", "verdict", "aim"), name
 
 
 def test_the_page_says_what_the_network_is_and_explains_its_words(report):
@@ -131,7 +148,7 @@ def test_an_earlier_analysis_leaves_nothing_behind(checkpoint, pictures, tmp_pat
     chosen = replace(FEW, images=str(pictures), only=("layers",), out=tmp_path / "a")
     analyze(checkpoint, chosen)
     analyze(checkpoint, replace(chosen, only=("subspaces",)))
-    assert {file.name for file in (tmp_path / "a/tables").iterdir()} == {"subspaces.csv"}
+    assert {file.name for file in (tmp_path / "a/tables").iterdir()} == {"COLUMNS.txt", "subspaces.csv"}
 
 
 def test_the_page_tells_the_command_that_makes_it_again(checkpoint, pictures, tmp_path):
