@@ -1,3 +1,5 @@
+import builtins
+
 import pytest
 import torch
 from hypothesis import settings
@@ -10,3 +12,16 @@ settings.load_profile("opencrate")
 def rng() -> torch.Generator:
     """Random numbers that are the same in every run."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    """As on a machine that does not have it."""
+    importing = builtins.__import__
+
+    def without(name, *arguments, **keywords):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return importing(name, *arguments, **keywords)
+
+    monkeypatch.setattr(builtins, "__import__", without)

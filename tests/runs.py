@@ -4,13 +4,16 @@ import json
 import multiprocessing
 import os
 import socket
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from opencrate.data import Augmentation
 from opencrate.engine import Options, train
+from opencrate.engine.training import Training
 from opencrate.recipes import RECIPES, Model, Optim, Recipe, Schedule, named
 
 FORKS = multiprocessing.get_context("forkserver")  # a process that has imported everything and run nothing
@@ -33,6 +36,22 @@ def small_recipe(**changes) -> Recipe:
 
 def small_options(out: Path, **changes) -> Options:
     return replace(Options(out=out, device="cpu", log_steps=1, tensorboard=False, workers=0), **changes)
+
+
+@contextmanager
+def interrupted_at(number: int, monkeypatch):
+    """A run within is told to end at that step, as by Ctrl-C."""
+    step = Training._step
+
+    def interrupted(self, batches):
+        if self.step == number:
+            self.signal = 2
+        return step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 def warm_up() -> None:

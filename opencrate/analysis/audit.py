@@ -51,7 +51,7 @@ from .geometry import (
     spectral_norm,
 )
 
-__all__ = ["AT_SITES", "OF_A_STEP", "SITES", "Audit", "Verdict", "Weights", "audit"]
+__all__ = ["AT_SITES", "CLEARLY", "EFFECT", "OF_A_STEP", "SITES", "Audit", "Verdict", "Weights", "audit", "signed"]
 
 SITES = ("Z", "Z_half", "Z_next")
 HALVES = {"compress": ("Z", "Z_half"), "sparsify": ("Z_half", "Z_next")}
@@ -322,11 +322,9 @@ def _verdict(found: Audit, layer: int) -> Verdict:
         )
         price = f", {of_zero:.0%} of the zero code's"
         sparsifies = min(cast(int, sparsifies), 2 if of_zero < 1 else 1)
-    aim = (
-        "its aim is not known" if weights.aim is None else f"{weights.aim} {_signed(aimed)}, lower in {fit:.0%}{price}"
-    )
+    aim = "its aim is not known" if weights.aim is None else f"{weights.aim} {signed(aimed)}, lower in {fit:.0%}{price}"
     evidence = (
-        f"R^c {_signed(moved)} at unit length ({_signed(raw)} as it is), lower in {rate:.0%} of the pictures",
+        f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {rate:.0%} of the pictures",
         f"{aim}; {left:.0%} of the entries left",
     )
     warnings = []
@@ -347,7 +345,8 @@ def _relative(before: Tensor, after: Tensor) -> Tensor:
     return (after - before) / before.abs().where(before != 0, torch.inf)
 
 
-def _signed(change: float) -> str:
+def signed(change: float) -> str:
+    """A relative change in per cent, with a minus that can be read."""
     return f"{change:+.1%}".replace("-", "−")
 
 

@@ -112,7 +112,8 @@ def analyze(source: str, settings: Analysis) -> Path:
     began = time.monotonic()
     with joined(settings.device) as world, _reporting() as report:
         report("opening the network and its pictures", 0, 1)
-        study = open_study(source, settings, world.device)
+        compared = not settings.only or "layers" in settings.only
+        study = open_study(source, settings, world.device, training=compared, chosen=settings.pictures)
         chosen = _chosen(study, settings)
         folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         sections = []

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..analysis import figures
-from ..analysis.audit import Audit, Verdict, audit
+from ..analysis.audit import CLEARLY, EFFECT, Audit, Verdict, audit, signed
 from ..analysis.audit_figures import half_steps
 from ..analysis.baseline import CANNOT, token_table
 from ..analysis.geometry import coherence_between, dead_heads, orthonormality_gap
@@ -113,7 +113,7 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
     folder.text("tables/audit_samples.csv", found.samples_csv())
     verdicts, before = found.verdicts(), tuple[Verdict, ...]()
     columns, columned = ["layer", "as designed?", "compression", "sparsification", "noted"], list[tuple[str, ...]]()
-    rule = RULE.format(found.samples)
+    rule = RULE.format(found.samples, clearly=CLEARLY, effect=EFFECT)
     if study.untrained is not None:
         fresh = audit(study.untrained, study.pictures[0].batches(min(UNTRAINED, study.samples)), settings.eps)
         before = fresh.verdicts()
@@ -145,7 +145,7 @@ def audited(study: Study, folder: Folder, settings: Any) -> Section:
 
 
 def _changes(found: Audit, half: str) -> list[str]:
-    return [f"{value:+.1%}".replace("-", "−") for value in found.changes(half).mean(-1).tolist()]
+    return [signed(value) for value in found.changes(half).mean(-1).tolist()]
 
 
 def _counted(verdicts: tuple[Verdict, ...], untrained: tuple[Verdict, ...], half: str) -> str:

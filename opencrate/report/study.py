@@ -136,20 +136,13 @@ class Study:
         return next(iter(self.model.parameters())).device
 
 
-def open_study(source: str, settings: Any, device: torch.device) -> Study:
-    """`settings` are those of an `Analysis`."""
+def open_study(
+    source: str, settings: Any, device: torch.device, training: bool = False, chosen: tuple[int, ...] = ()
+) -> Study:
+    """`settings` are those of an `Auditing`; `training` opens the training pictures, too."""
     model, note = open_network(source)
     model = model.to(device)
     named = {name: getattr(settings, name) for name in ("images", "recipe", "data", "root")}
-    training = getattr(settings, "only", None) is not None and (not settings.only or "layers" in settings.only)
     pictures = open_sources(source, model, device=str(device), training=training, **named)
-    return Study(
-        source,
-        model,
-        note,
-        pictures,
-        settings.samples,
-        settings.batch,
-        run_of(source),
-        getattr(settings, "pictures", ()),
-    )
+    own = not any(named.values())
+    return Study(source, model, note, pictures, settings.samples, settings.batch, run_of(source), chosen, own)

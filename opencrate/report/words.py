@@ -61,8 +61,8 @@ ABOUT = {
 }
 
 RULE = _text("""On {} pictures. R^c is that of tokens at unit length; beside it, that of the tokens as they are,
-    which grow longer with every step. A compression works if it lowers R^c for 90 % of the pictures, by a per
-    cent on average; a sparsification if it does so with the LASSO, and if its code costs less than the zero
+    which grow longer with every step. A compression works if it lowers R^c for {clearly:.0%} of the pictures, by
+    {effect:.0%} on average; a sparsification if it does so with the LASSO, and if its code costs less than the zero
     code, which says nothing at all: above 100 % of that, doing nothing would be better. “Partly”: one half
     works, or both a little.""")
 

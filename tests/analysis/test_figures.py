@@ -1,4 +1,3 @@
-import builtins
 import math
 from io import BytesIO
 
@@ -341,14 +340,6 @@ def test_files(tmp_path):
     assert dict(matplotlib.rcParams) == before
 
 
-def test_without_matplotlib(monkeypatch):
-    importing = builtins.__import__
-
-    def without(name, *arguments, **keywords):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return importing(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_without_matplotlib(without_matplotlib):
     with pytest.raises(ValueError, match=r"figures need the package 'matplotlib': pip install 'opencrate\[report\]'"):
         patch_rows({"a": []})

@@ -1,6 +1,5 @@
 """The command, as a user runs it."""
 
-import builtins
 import json
 import sys
 from pathlib import Path
@@ -115,15 +114,7 @@ def test_earlier_results_are_shown_together(small, tmp_path, capsys):
     assert len(together([read(Path(file)) for file in files])["comparisons"]) == 1
 
 
-def test_without_matplotlib(small, tmp_path, capsys, monkeypatch):
-    importing = builtins.__import__
-
-    def without(name, *arguments, **keywords):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return importing(name, *arguments, **keywords)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_without_matplotlib(small, tmp_path, capsys, without_matplotlib):
     main(["bench", *FAST, "--only", "attention", "--out", str(tmp_path)])
     assert "No plot: matplotlib is missing" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]

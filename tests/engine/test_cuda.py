@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from opencrate.engine import Options, train
-from opencrate.engine.training import Training
-from tests.runs import losses, metrics, small_recipe
+from tests.runs import interrupted_at, losses, metrics, small_recipe
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,17 +46,8 @@ def test_half_precision_follows_single(tmp_path, eager, precision):
 
 
 def test_a_graphed_run_goes_on(tmp_path, eager, monkeypatch):
-    step = Training._step
-
-    def interrupted(self, batches):
-        if self.step == 13:
-            self.signal = 2
-        return step(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "_step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(small_recipe(graphs=True), options(tmp_path))
+    with interrupted_at(13, monkeypatch):
+        train(small_recipe(graphs=True), options(tmp_path))
     train(small_recipe(graphs=True), options(tmp_path))
     assert [found["step"] for found in metrics(tmp_path, "train")] == list(range(1, 28))
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)

@@ -13,11 +13,10 @@ from opencrate.engine import Options, train
 from opencrate.engine.building import build_model, build_optimizer
 from opencrate.engine.objective import Regularised, objective_per_token, orthogonality
 from opencrate.engine.stepping import Stepper
-from opencrate.engine.training import Training
 from opencrate.engine.world import World
 from opencrate.recipes import Model, Objective, read_recipe
 from tests.networks import small
-from tests.runs import SMALL, command, losses, metrics, small_options, small_recipe
+from tests.runs import SMALL, command, interrupted_at, losses, metrics, small_options, small_recipe
 from tests.strategies import random
 
 IMAGES = random(6, 3, 16, 16)
@@ -246,17 +245,8 @@ def test_a_run_in_micro_batches_goes_the_same_way(tmp_path):
 def test_a_run_that_is_stopped_goes_on_to_the_bit(tmp_path, monkeypatch):
     recipe = small_recipe(objective=Objective(0.5, (2,), orthogonal_U=0.1), optim={"ema": 0.9})
     train(recipe, small_options(tmp_path / "whole"))
-    step = Training._step
-
-    def interrupted(self, batches):
-        if self.step == 13:
-            self.signal = 2
-        return step(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Training, "_step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(recipe, small_options(tmp_path / "stopped"))
+    with interrupted_at(13, monkeypatch):
+        train(recipe, small_options(tmp_path / "stopped"))
     train(recipe, small_options(tmp_path / "stopped"))
     names = ("step", "loss", "objective", "orthogonal_U")
     whole, stopped = (

@@ -1,6 +1,7 @@
 """The analysis of a run: its own pictures, its training, its epochs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,6 +46,8 @@ def test_what_is_told_of_a_checkpoint_within_a_run(run):
     best = json.loads((folder / "result.json").read_text())["best"]["top1"]
     chosen = Analysis(samples=2, device="cpu", only=("subspaces",), out=folder.parent / "b")
     assert f"<b>{best:.1f}%</b>" in analyze(str(folder / "best"), chosen).read_text()
+    others = replace(chosen, recipe="digits")
+    assert "accuracy on validation" not in analyze(str(folder), others).read_text()
     if kept:
         page = analyze(str(folder / "checkpoints/epoch-0001.pt"), chosen).read_text()
         assert "accuracy on validation" not in page
