@@ -23,6 +23,7 @@ from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
 from ..operators.table import Options
 from .folding import FoldedCRATE, fold
+from .training_path import class_tokens, is_fused
 
 __all__ = ["CRATE", "Step", "trajectory"]
 
@@ -197,6 +198,8 @@ class CRATE(nn.Module):
     def _forward_first(self, images: Tensor) -> Tensor:
         """`forward` without the work that the loss does not see: the last layer's on all tokens but the class token."""
         Z, last = self.embed(images), self.blocks[-1]
+        if is_fused(self, Z) and not self.grad_checkpointing:
+            return self.forward_head(class_tokens(self, Z))
         if self.grad_checkpointing:
             return self.forward_head(checkpoint(last, checkpoint_seq(self.blocks[:-1], Z), 1))
         for block in self.blocks[:-1]:
