@@ -7,13 +7,16 @@ Departure from the paper's equations, and as in its Algorithm 2: LayerNorm stand
 first half takes the tokens before it; the second has no skip but the one inside ISTA, which takes the tokens after it.
 """
 
+from typing import cast
+
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
 from .objective.rates import project
+from .operators.absorption import absorb, absorbs, normalise, normalise_for_good
 from .operators.compression import Compression, attention_maps
-from .operators.sparsification import Sparsification
+from .operators.sparsification import Sparsification, ista_matrix
 
 __all__ = ["Compress", "Layer", "Sparsify"]
 
@@ -30,11 +33,25 @@ class Compress(nn.Module):
 
     def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
         """All tokens, or the first `queries` of them, which see all the same."""
+        return Z[:, :queries] + self.drop_path(self.proj_drop(self.move(Z, queries)))
+
+    def move(self, Z: Tensor, queries: int | None = None) -> Tensor:
+        if self.training and not torch.jit.is_scripting() and self._absorbs(Z):
+            return self._absorbed(Z, queries)
         Y = self.norm(Z)
         if queries is not None:
-            return Z[:, :queries] + self.drop_path(self.proj_drop(self.step(Y, queries)))
-        move = self.step(Y) if self.step.is_increment else self.step(Y) - Y
-        return Z + self.drop_path(self.proj_drop(move))
+            return self.step(Y, queries)
+        return self.step(Y) if self.step.is_increment else self.step(Y) - Y
+
+    @torch.jit.unused
+    def _absorbs(self, Z: Tensor) -> bool:
+        return self.step.name == "mssa" and absorbs(self.norm, Z, self.step.UT)
+
+    @torch.jit.unused
+    def _absorbed(self, Z: Tensor, queries: int | None) -> Tensor:
+        """`step(norm(Z))` with the norm's scale and shift inside U."""
+        norm = cast(nn.LayerNorm, self.norm)
+        return self.step(normalise(Z, norm.eps), queries, absorb(norm, self.step.UT))
 
     @torch.jit.ignore
     def projections(self, Z: Tensor) -> Tensor:
@@ -58,7 +75,20 @@ class Sparsify(nn.Module):
         self.step = step
 
     def forward(self, Z_half: Tensor) -> Tensor:
+        if self.training and not torch.jit.is_scripting() and self._absorbs(Z_half):
+            return self._absorbed(Z_half)
         return self.step(self.norm(Z_half))
+
+    @torch.jit.unused
+    def _absorbs(self, Z_half: Tensor) -> bool:
+        return self.step.name == "ista" and absorbs(self.norm, Z_half, self.step.D)
+
+    @torch.jit.unused
+    def _absorbed(self, Z_half: Tensor) -> Tensor:
+        """`step(norm(Z_half))` with the norm's scale and shift inside ISTA's one product."""
+        norm, eta, lam = cast(nn.LayerNorm, self.norm), self.step.options["eta"], self.step.options["lam"]
+        A = absorb(norm, ista_matrix(self.step.D, eta).mT).mT
+        return torch.relu(normalise_for_good(Z_half, norm.eps) @ A - eta * lam)
 
 
 class Layer(nn.Module):

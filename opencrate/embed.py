@@ -13,7 +13,7 @@ from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv, register_notrace_function
 from torch import Tensor, nn
 
-__all__ = ["PatchEmbed", "cut"]
+__all__ = ["PatchEmbed", "cut", "with_class_token", "with_empty_first"]
 
 
 @register_notrace_function
@@ -59,6 +59,16 @@ def cut(
     return images.unflatten(-1, [-1, patch_size[1]]).unflatten(-3, [-1, patch_size[0]])
 
 
+def with_empty_first(patches: Tensor) -> Tensor:
+    return F.pad(patches, [0, 0, 1, 0])
+
+
+def with_class_token(tokens: Tensor, constant: Tensor) -> Tensor:
+    """Tokens (b, n, d), the first empty, and the constant (1, n, d): class token and positions → Z¹."""
+    there = torch.arange(tokens.shape[1], device=tokens.device)[:, None] > 0
+    return torch.where(there, tokens + constant, constant)
+
+
 class PatchEmbed(nn.Module):
     """Images (b, c, H, W) → grid of embedded patches (b, h, w, d)."""
 
@@ -84,9 +94,20 @@ class PatchEmbed(nn.Module):
         self.norm_token = nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.tokens(images)[:, 1:].unflatten(1, self.grid_of(images))
+
+    def grid_of(self, images: Tensor) -> list[int]:
+        """How many patches high and wide."""
+        return [images.shape[-2] // self.patch_size[0], images.shape[-1] // self.patch_size[1]]
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """The same as (b, 1 + h·w, d): in the first place, the class token's, an empty patch is embedded.
+
+        All that follows is then row by row, and no tensor of tokens is copied to make room.
+        """
         patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
-        patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3)  # (b, h, w, row·column·c)
-        embedded = self._embed(patches)
+        patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3).flatten(1, 2)  # (b, h·w, row·column·c)
+        embedded = self._embed(with_empty_first(patches))
         return self.norm_token(embedded).to(embedded.dtype)  # autocast's LayerNorm gives float32, which doubles Z¹
 
     def _embed(self, patches: Tensor) -> Tensor:

@@ -6,7 +6,8 @@
 with q = n tokens, and q = 1 in the last layer, of which the classifier sees the class token alone. This is what the
 logits need, not what a variant does: that a ViT computes the others too, that the pseudocode's ISTA takes three
 products, that a fused attention computes its maps again on the way back, is not counted as work. Forming A, d³ for a
-whole batch, is left out. The way back takes two products for one, but none for the gradient of the pictures.
+whole batch, and the empty patch in the class token's place are left out. The way back takes two products for one, but
+none for the gradient of the pictures.
 """
 
 from typing import Any

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from timm.layers import calculate_drop_path_rates, resample_abs_pos_embed, to_2tuple
 from timm.models import checkpoint, checkpoint_seq
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..blocks import Compress, Layer, Sparsify
-from ..embed import PatchEmbed
+from ..embed import PatchEmbed, with_class_token
 from ..objective.rates import require_positive
 from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
 from ..operators.table import Options
 from .folding import FoldedCRATE, fold
-from .training_path import class_tokens, is_fused
 
 __all__ = ["CRATE", "Step", "trajectory"]
 
@@ -156,15 +156,17 @@ class CRATE(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Images (b, c, H, W) → tokens Z¹ (b, n, d); the class token is the first."""
-        grid = self.patch_embed(images)  # (b, h, w, d)
+        tokens = self.patch_embed.tokens(images)  # (b, n, d)
         positions = self.pos_embed
         if self.patch_embed.dynamic_img_size:
             positions = resample_abs_pos_embed(
-                positions, new_size=grid.shape[1:3], old_size=self.patch_embed.grid_size, num_prefix_tokens=1
+                positions,
+                new_size=self.patch_embed.grid_of(images),
+                old_size=self.patch_embed.grid_size,
+                num_prefix_tokens=1,
             )
-        first = self.cls_token.to(grid.dtype).expand(grid.shape[0], -1, -1)
-        tokens = torch.cat([first, grid.flatten(1, 2)], dim=1)
-        return self.pos_drop(tokens + positions.to(grid.dtype))
+        constant = positions + F.pad(self.cls_token, [0, 0, 0, positions.shape[1] - 1])
+        return self.pos_drop(with_class_token(tokens, constant.to(tokens.dtype)))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → the last layer's sparse tokens Z^{L+1} (b, n, d)."""
@@ -198,8 +200,6 @@ class CRATE(nn.Module):
     def _forward_first(self, images: Tensor) -> Tensor:
         """`forward` without the work that the loss does not see: the last layer's on all tokens but the class token."""
         Z, last = self.embed(images), self.blocks[-1]
-        if is_fused(self, Z) and not self.grad_checkpointing:
-            return self.forward_head(class_tokens(self, Z))
         if self.grad_checkpointing:
             return self.forward_head(checkpoint(last, checkpoint_seq(self.blocks[:-1], Z), 1))
         for block in self.blocks[:-1]:

@@ -7,12 +7,8 @@ With LN z = scale ⊙ N(z) + shift, where N(z) is z centred and divided by its s
     Z^{l+1}   = ReLU(N(Z^{l+1/2}) diag(scale) A + shift A − ηλ)      `A`, for ista I + η(D − DᵀD)
 
 Likewise the LayerNorm of patches goes into their projection, the last one into the classifier, and the class token and
-its position are one constant. The constant terms are in the products too: N(z) sums to 0 over its d entries, so that
-
-    N(z) M + b = (N(z) + c) (M + 1 (b/c − 1ᵀM)/d)                    for any number c, here OFFSET
-
-and LayerNorm adds c at no cost, while a bias costs a CPU another pass over the result. Weights are folded in float64
-and rounded once.
+its position are one constant. The constant terms are in the products too (operators/absorption.py). Weights are folded
+in float64 and rounded once.
 
 Where only the class token is classified, the last layer compresses and sparsifies no other.
 """
@@ -27,8 +23,9 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..blocks import Layer
-from ..embed import PatchEmbed, cut
+from ..embed import PatchEmbed, cut, with_class_token, with_empty_first
 from ..objective.rates import curvature_bound, curvature_interval, rate_scale
+from ..operators.absorption import OFFSET, absorb, with_constant
 from ..operators.compression import Compression, attend
 from ..operators.sparsification import Sparsification, ista_matrix
 
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
     from .crate import CRATE
 
 __all__ = ["FoldedCRATE", "fold"]
-
-OFFSET = 0.25
-"""Below 1, the size of N(z)'s entries, whose rounding then hardly changes; not so small that b/(d·OFFSET) is large."""
 
 
 class FoldedCRATE(nn.Module):
@@ -106,7 +100,7 @@ class FoldedEmbed(nn.Module):
         self.img_size, self.patch_size, self.in_chans = embed.img_size, embed.patch_size, embed.in_chans
         self.grid_size, self.dynamic_img_size = embed.grid_size, embed.dynamic_img_size
         filters, bias = deepcopy(embed).to("cpu", torch.float64).filters()
-        self.proj = _normalised_linear(embed.norm_patch.eps, filters.flatten(1), bias)
+        self.proj = _normalised_linear(embed.norm_patch.eps, with_constant(filters.flatten(1), bias))
         self.norm_token = deepcopy(embed.norm_token)
         positions = _exact(pos_embed).clone()
         positions[:, :1] += _exact(cls_token)
@@ -115,15 +109,13 @@ class FoldedEmbed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(-3)  # (b, h, w, c·row·column)
-        embedded = self.proj(patches)
+        embedded = self.proj(with_empty_first(patches.flatten(1, 2)))
         positions = self.positions
         if self.dynamic_img_size:
             positions = resample_abs_pos_embed(
                 positions, new_size=patches.shape[1:3], old_size=self.grid_size, num_prefix_tokens=1
             )
-        class_token, positions = positions[:, :1].to(embedded.dtype), positions[:, 1:].to(embedded.dtype)
-        tokens = self.norm_token(embedded).to(embedded.dtype).flatten(1, 2) + positions
-        return torch.cat([class_token.expand(images.shape[0], -1, -1), tokens], dim=1)
+        return with_class_token(self.norm_token(embedded).to(embedded.dtype), positions.to(embedded.dtype))
 
 
 class FoldedLayer(nn.Module):
@@ -177,18 +169,14 @@ def _linear(weight: Tensor) -> nn.Linear:
     return linear
 
 
-def _normalised_linear(eps: float, weight: Tensor, bias: Tensor) -> nn.Sequential:
-    """A linear map of N(z), as a product with N(z) + OFFSET."""
-    dim = weight.shape[1]
-    constant = (bias / OFFSET - weight.sum(1)) / dim
-    return nn.Sequential(OrderedDict(norm=Normalise(dim, eps), linear=_linear(weight + constant[:, None])))
+def _normalised_linear(eps: float, weight: Tensor) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(norm=Normalise(weight.shape[1], eps), linear=_linear(weight)))
 
 
 def _behind(norm: nn.Module, weight: Tensor, bias: Tensor | float = 0.0) -> nn.Sequential:
-    """A linear map of LN z, as one of N(z)."""
-    norm = cast(nn.LayerNorm, norm)
-    scale, shift = _exact(norm.weight), _exact(norm.bias)
-    return _normalised_linear(norm.eps, weight * scale, weight @ shift + bias)
+    """A linear map of LN z, as a product with N(z) + OFFSET."""
+    norm = deepcopy(cast(nn.LayerNorm, norm)).to("cpu", torch.float64)
+    return _normalised_linear(norm.eps, absorb(norm, weight, bias))
 
 
 def _folded_head(norm: nn.Module, head: nn.Module) -> nn.Module:

@@ -267,14 +267,21 @@ class Compression(nn.Module):
     @property
     def U(self) -> Tensor:
         """The bases U_[K], (k, d, p): a view of the parameter."""
-        return self.UT.view(self.num_heads, self.head_dim, -1).transpose(1, 2)
+        return self._bases(self.UT)
 
-    def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
-        """The operator on all tokens, or on the first `queries` of them if it has such an argument."""
-        return self._scripted_mssa(Z, queries) if torch.jit.is_scripting() else self._apply_operator(Z, queries)
+    def _bases(self, UT: Tensor) -> Tensor:
+        return UT.view(self.num_heads, self.head_dim, -1).transpose(1, 2)
+
+    def forward(self, Z: Tensor, queries: int | None = None, UT: Tensor | None = None) -> Tensor:
+        """The operator on all tokens, or on the first `queries` of them if it has such an argument.
+
+        `UT` takes the place of the module's own, where something else was multiplied into it.
+        """
+        UT = self.UT if UT is None else UT
+        return self._scripted_mssa(Z, queries, UT) if torch.jit.is_scripting() else self._apply_operator(Z, queries, UT)
 
     @torch.jit.unused
-    def _apply_operator(self, Z: Tensor, queries: int | None) -> Tensor:
+    def _apply_operator(self, Z: Tensor, queries: int | None, UT: Tensor) -> Tensor:
         arguments: dict[str, Any] = dict(self.options)
         if queries is not None:
             arguments["queries"] = queries
@@ -288,13 +295,13 @@ class Compression(nn.Module):
             arguments["W"] = self.W.weight
             if self.has_bias:
                 arguments["bias"] = self.W.bias
-        return self.operator(Z, self.U, **arguments)
+        return self.operator(Z, self._bases(UT), **arguments)
 
-    def _scripted_mssa(self, Z: Tensor, queries: int | None) -> Tensor:
+    def _scripted_mssa(self, Z: Tensor, queries: int | None, UT: Tensor) -> Tensor:
         """`mssa` for TorchScript, which reads neither shape annotations nor calls by keyword dictionary."""
         if self.name != "mssa":
             raise RuntimeError("TorchScript knows the compression mssa alone: use torch.export")
-        V = F.linear(Z, self.UT).unflatten(-1, [self.num_heads, self.head_dim])
+        V = F.linear(Z, UT).unflatten(-1, [self.num_heads, self.head_dim])
         dropout = self.attn_drop if self.training else 0.0
         heads = attend(V, self.scale, dropout, self.attention, queries).flatten(-2)
         return heads if self.W is None else self.W(heads)

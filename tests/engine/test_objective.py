@@ -182,7 +182,7 @@ def test_half_precision():
         assert again.terms[name] == outcome.terms[name]
     for name in ("blocks.0.compress.step.UT", "blocks.2.sparsify.step.D", "pos_embed"):
         error = (half[name] - full[name]).norm() / full[name].norm()
-        assert 0 < error < 0.03, name
+        assert 0 < error < 0.05, name
 
 
 def test_tokens_that_are_not_finite_skip_the_step():

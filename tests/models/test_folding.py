@@ -185,7 +185,7 @@ def test_the_last_layer_computes_the_class_token_alone():
     projections, attention = 2 * n * d * d, 2 * 2 * n * n * d
     whole_layers = (depth - 1) * (3 * projections + attention)
     last_layer = projections + (2 * projections + attention) // n
-    assert counter.get_total_flops() == 2 * (n - 1) * 48 * d + whole_layers + last_layer + 2 * d * classes
+    assert counter.get_total_flops() == 2 * n * 48 * d + whole_layers + last_layer + 2 * d * classes
 
 
 def test_copies_and_checkpoints():

@@ -1,0 +1,72 @@
+"""LayerNorm's scale and shift inside the product behind it.
+
+With LN z = scale ⊙ N(z) + shift, where N(z) is z centred and divided by its standard deviation and so sums to 0 over
+its d entries,
+
+    LN(z) M + b = N(z) M₁ + b₁                                       M₁ = diag(scale) M, b₁ = shift M + b
+                = (N(z) + c) (M₁ + 1 (b₁/c − 1ᵀM₁)/d)                for any number c, here OFFSET
+
+For inference this is done once (`CRATE.fold`): LayerNorm adds c at no cost, while a bias costs a CPU another pass over
+the result. In training the gradients of scale and shift come from that of a matrix, where they otherwise are two sums
+over all tokens in every half of a layer.
+"""
+
+from typing import Any
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["OFFSET", "absorb", "absorbs", "normalise", "normalise_for_good", "with_constant"]
+
+OFFSET = 0.25
+"""Below 1, the size of N(z)'s entries, whose rounding then hardly changes; not so small that b/(d·OFFSET) is large."""
+
+
+def absorb(norm: nn.LayerNorm, weight: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    """The matrix (m, d) of a linear map of LN z with a bias, as one of N(z) + OFFSET without."""
+    return with_constant(weight * norm.weight, (weight * norm.bias).sum(1) + bias)
+
+
+def with_constant(weight: Tensor, bias: Tensor) -> Tensor:
+    """The matrix (m, d) of a linear map of N(z) with a bias, as one of N(z) + OFFSET without."""
+    return weight + ((bias / OFFSET - weight.sum(1)) / weight.shape[1])[:, None]
+
+
+def absorbs(norm: nn.Module, Z: Tensor, weight: Tensor) -> bool:
+    """Whether a training step is faster so: on CUDA, with tokens in half precision and weights that are not.
+
+    Symbolic tracing, which cannot ask, takes the network as it is written.
+    """
+    if isinstance(Z, torch.fx.Proxy):
+        return False
+    affine = isinstance(norm, nn.LayerNorm) and norm.elementwise_affine and norm.bias is not None
+    return affine and Z.is_cuda and Z.dtype in (torch.float16, torch.bfloat16) and weight.dtype == torch.float32
+
+
+def normalise(Z: Tensor, eps: float) -> Tensor:
+    """N(Z) + OFFSET."""
+    return F.layer_norm(Z, Z.shape[-1:], eps=eps) + OFFSET
+
+
+def normalise_for_good(Z: Tensor, eps: float) -> Tensor:
+    """The same in Z's type, where nothing else takes Z: it is not kept, for the backward pass can read the result."""
+    return _Normalise.apply(Z, eps)
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, Z: Tensor, eps: float) -> Tensor:
+        exact = torch.promote_types(Z.dtype, torch.float32)
+        N, _, inverse_std = torch.native_layer_norm(Z.to(exact), Z.shape[-1:], None, None, eps)
+        Y = (N + OFFSET).to(Z.dtype)
+        ctx.save_for_backward(Y, inverse_std)
+        return Y
+
+    @staticmethod
+    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor, None]:
+        Y, inverse_std = ctx.saved_tensors
+        N, g = Y.to(inverse_std.dtype) - OFFSET, dY.to(inverse_std.dtype)
+        dZ = inverse_std * (g - g.mean(-1, keepdim=True) - N * (g * N).mean(-1, keepdim=True))
+        return dZ.to(Y.dtype), None
