@@ -62,6 +62,7 @@ def test_only_on_cuda_in_half_precision_and_in_training(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11's own compiler's
 def test_on_a_gpu_the_gradients_are_as_near_as_the_plain_ones(monkeypatch):
     """Of a compiled step in bf16, against float64: no weight's error is above twice that of LayerNorm as it is."""
     model = small(embed_dim=64, num_heads=4).cuda().train()
