@@ -13,8 +13,8 @@ import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from .absorption import absorb, absorbs, normalise, normalise_for_good
 from .objective.rates import project
-from .operators.absorption import absorb, absorbs, normalise, normalise_for_good
 from .operators.compression import Compression, attention_maps
 from .operators.sparsification import Sparsification, ista_matrix
 

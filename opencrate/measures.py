@@ -2,10 +2,11 @@
 
 "R^c of layer l" has several readings (docs/ERRATA.md, 1.4). A `Definition` says which tokens are measured, whether
 through the layer's LayerNorm, whether every projected token is scaled to unit norm, with which ε, whether with the
-class token and with which scaling; every table carries its name. Two are built in:
+class token and with which scaling; every table carries its name. Three are built in:
 
     paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
     official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
+    unit       `paper`'s tokens, every projection U_kᵀ z at unit norm: what a layer gains by shrinking does not count
 
 The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them.
 """
@@ -69,7 +70,11 @@ class Definition:
 
 DEFINITIONS = {
     definition.name: definition
-    for definition in (Definition("paper"), Definition("official", site="Z", norm=True, unit=True))
+    for definition in (
+        Definition("paper"),
+        Definition("official", site="Z", norm=True, unit=True),
+        Definition("unit", unit=True),
+    )
 }
 
 

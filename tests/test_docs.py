@@ -101,7 +101,7 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-LAYERS = ["shapes", "objective", "operators", "blocks", "embed", "models"]
+LAYERS = ["shapes", "objective", "operators", "absorption", "blocks", "embed", "models"]
 LAYERS += ["measures", "data", "recipes", "engine", "analysis", "report", "bench", "cli", "__main__"]
 
 

@@ -50,7 +50,20 @@ def literal_official(step, layer):
     return total
 
 
-@pytest.mark.parametrize(("name", "rate"), [("paper", literal_paper), ("official", literal_official)])
+def literal_unit(step, layer):
+    """Z^{l+1/2} U_k with unit rows, by singular values: ½ Σ_k Σ_i log(1 + p/(N ε²) σ_i²)."""
+    total = 0
+    for U_k in layer.U:
+        V = step.Z_half[0] @ U_k
+        V = V / V.norm(dim=1, keepdim=True)
+        n, p = V.shape
+        total += 0.5 * torch.log1p(p / (n * 0.1**2) * torch.linalg.svdvals(V) ** 2).sum()
+    return total
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("paper", literal_paper), ("official", literal_official), ("unit", literal_unit)]
+)
 @torch.no_grad()
 def test_named_definitions_are_what_they_say(name, rate):
     model = small(dtype=torch.float64)
@@ -182,7 +195,7 @@ def test_bad_definitions_are_one_sentence():
         Definition("mine", eps=0.0)
     with pytest.raises(ValueError, match=r"unknown site 'Zhalf'; did you mean 'Z_half'\?"):
         Definition("mine", site="Zhalf")
-    assert DEFINITIONS.keys() == {"paper", "official"}
+    assert DEFINITIONS.keys() == {"paper", "official", "unit"}
 
 
 def test_batches_of_1_7_and_64_give_the_same_table():

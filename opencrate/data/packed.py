@@ -377,7 +377,8 @@ class Packed(Feed):
         """In a thread: the pictures into the slot's memory, shard by shard, and on to the device.
 
         One call for each shard, which copies its pictures without Python's lock: the loop that launches kernels needs
-        it, and picture by picture the threads would take it from there 10,000 times a second.
+        it, and picture by picture the threads would take it from there 10,000 times a second. NumPy's call, because
+        torch's would share every picture's copy among as many threads as there are cores, for each batch ahead.
         """
         slot, samples, numbers = turn
         samples, sequence = samples.sort()
@@ -385,8 +386,11 @@ class Packed(Feed):
         ends = torch.searchsorted(samples, self.first).tolist()
         for shard, (begin, end) in enumerate(pairwise(ends)):
             if begin < end:
-                rows = samples[begin:end] - self.first[shard]
-                torch.index_select(self.pixels[shard], 0, rows, out=slot.rows[begin:end])
+                rows, pixels = samples[begin:end] - self.first[shard], self.pixels[shard]
+                if rows[-1] >= len(pixels):  # not a matter for `take`, which would copy everything twice to be safe
+                    file = self.index.shards[shard].file
+                    raise IndexError(f"picture {int(rows[-1])} is out of range: {file} has {len(pixels)}")
+                np.take(pixels.numpy(), rows.numpy(), axis=0, out=slot.rows[begin:end].numpy(), mode="clip")
         slot.send()
         return slot
 

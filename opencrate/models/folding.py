@@ -7,7 +7,7 @@ With LN z = scale ⊙ N(z) + shift, where N(z) is z centred and divided by its s
     Z^{l+1}   = ReLU(N(Z^{l+1/2}) diag(scale) A + shift A − ηλ)      `A`, for ista I + η(D − DᵀD)
 
 Likewise the LayerNorm of patches goes into their projection, the last one into the classifier, and the class token and
-its position are one constant. The constant terms are in the products too (operators/absorption.py). Weights are folded
+its position are one constant. The constant terms are in the products too (absorption.py). Weights are folded
 in float64 and rounded once.
 
 Where only the class token is classified, the last layer compresses and sparsifies no other.
@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
+from ..absorption import OFFSET, absorb, with_constant
 from ..blocks import Layer
 from ..embed import PatchEmbed, cut, with_class_token, with_empty_first
 from ..objective.rates import curvature_bound, curvature_interval, rate_scale
-from ..operators.absorption import OFFSET, absorb, with_constant
 from ..operators.compression import Compression, attend
 from ..operators.sparsification import Sparsification, ista_matrix
 

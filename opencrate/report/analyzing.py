@@ -72,7 +72,7 @@ class Analysis(Auditing):
 
     Args:
         pictures: numbers of the pictures that are drawn, the first is 0; some from all over the set unless given.
-        definitions: readings of R^c: paper, official.
+        definitions: readings of R^c: paper, official, unit.
         token: whose attention is drawn; 0 is the class token, 1 the first patch.
         against: other runs, checkpoints or names, for curves beside this one's: sizes, for example.
         only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.

@@ -10,6 +10,7 @@ def _text(words: str) -> str:
 READINGS = {
     "paper": "R^c of the tokens after compression, as the paper's text says",
     "official": "R^c of what the compression sees, every token at unit length, as the authors' script measures it",
+    "unit": "R^c of the tokens after compression, every token at unit length: what shrinking gains does not count",
 }
 
 ABOUT = {
@@ -121,7 +122,7 @@ COLUMNS = """The columns of these tables
 NAME_std, NAME_low, NAME_high   standard deviation over pictures, and the 95 % bootstrap interval of the mean
 
 layers_*.csv, epochs.csv
-  definition       how R^c is read: paper, official, or one of these with another ε
+  definition       how R^c is read: paper, official, unit, or one of these with another ε
   curve, epoch     of which pictures, network or epoch
   Rc, nonzero      R^c, and the share of entries of Z^{l+1} that are not zero
 

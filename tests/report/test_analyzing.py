@@ -32,6 +32,7 @@ def test_everything_is_written(report):
     assert figures >= {
         "layers_paper",
         "layers_official",
+        "layers_unit",
         "audit",
         "subspaces",
         "subspaces_full",
@@ -48,6 +49,7 @@ def test_everything_is_written(report):
         "layers.json",
         "layers_official.csv",
         "layers_paper.csv",
+        "layers_unit.csv",
         "subspaces.csv",
     }
     told = json.loads((folder / "analysis.json").read_text())
@@ -57,7 +59,7 @@ def test_everything_is_written(report):
 def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
     model = load(checkpoint)
     (source,) = open_sources(checkpoint, model, str(pictures))
-    for name in ("paper", "official"):
+    for name in ("paper", "official", "unit"):
         table = layerwise(model, source.batches(9, 4), name)
         found = json.loads((report.parent / "tables/layers.json").read_text())[name]
         curve = found[f"folder {pictures.name}"]

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from opencrate import blocks
-from opencrate.operators.absorption import OFFSET, absorb, absorbs, normalise, normalise_for_good
+from opencrate.absorption import OFFSET, absorb, absorbs, normalise, normalise_for_good
 
-from ..networks import small
-from ..strategies import random
+from .networks import small
+from .strategies import random
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
