@@ -34,7 +34,7 @@ def with_constant(weight: Tensor, bias: Tensor) -> Tensor:
     return weight + ((bias / OFFSET - weight.sum(1)) / weight.shape[1])[:, None]
 
 
-def absorbs(norm: nn.Module, Z: Tensor, weight: Tensor) -> bool:
+def absorbs(norm: nn.Module, Z: Tensor | torch.fx.Proxy, weight: Tensor) -> bool:
     """Whether a training step is faster so: on CUDA, with tokens in half precision and weights that are not.
 
     Symbolic tracing, which cannot ask, takes the network as it is written.

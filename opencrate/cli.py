@@ -26,6 +26,7 @@ __all__ = [
     "convert",
     "describe",
     "evaluate",
+    "explore",
     "finetune",
     "main",
     "pack",
@@ -45,6 +46,7 @@ Target = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'"),
 ]
+DEMO = Path("out/digits")  # what `make demo` trains
 Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, where the checkpoint does not tell it", metavar="K")]
 
 
@@ -211,6 +213,18 @@ def audit(arguments: list[str]) -> None:
     print(report.audit_of(source, tyro.cli(report.Auditing, args=rest, prog="opencrate audit RUN_OR_CHECKPOINT")))
 
 
+def explore(arguments: list[str]) -> None:
+    """Watch pictures go through a network, on a page of this machine: opencrate explore [RUN_OR_CHECKPOINT]."""
+    from . import explorer
+
+    given = arguments[:1] if arguments and not arguments[0].startswith("-") else []
+    settings = tyro.cli(explorer.Exploring, args=arguments[len(given) :], prog="opencrate explore [RUN_OR_CHECKPOINT]")
+    if not given and not (DEMO / "model").is_dir():
+        print(f"There is no {DEMO} yet: training the digits that `make demo` trains, half a minute", flush=True)
+        train(["digits", "--out", str(DEMO), "--evaluate-epochs", "5"])
+    explorer.explore(given[0] if given else str(DEMO), settings)
+
+
 def _source(arguments: list[str], command: str) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         print(f"usage: opencrate {command} RUN_OR_CHECKPOINT [--images FOLDER | --recipe NAME] [OPTIONS]\n")
@@ -227,6 +241,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "pack": pack,
     "analyze": analyze,
     "audit": audit,
+    "explore": explore,
     "bench": bench,
     "describe": describe,
     "convert": convert,
@@ -237,6 +252,7 @@ READ_THEMSELVES = (
     "eval",
     "analyze",
     "audit",
+    "explore",
     "bench",
 )  # a name decides what their options are, or a heavy import
 

@@ -1,34 +1,23 @@
 """The page in a browser: nothing missing, nothing asked of the network, nothing wider than the screen."""
 
-import shutil
-
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
+from ..browsers import chromium, needs_chromium, watched
 
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
-QUIET += ["--disable-component-update", "--no-first-run"]
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_report_opens_from_disk(browser, report, width, scheme):
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    errors, asked = [], []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: asked.append(request.url))
+    errors, asked = watched(page)
     page.goto(report.as_uri(), wait_until="load")
     assert errors == []
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []

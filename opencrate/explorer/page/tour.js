@@ -1,0 +1,52 @@
+// Five steps that explain compression, sparsification and the objective on the picture at hand.
+
+const $ = (id) => document.getElementById(id);
+const percent = (share) => `${(100 * share).toFixed(0)} %`;
+
+function steps({ about, picture, token }) {
+  const { curves, prediction, sites } = picture.look, [n, d] = sites[0].shape, last = about.layers;
+  const rate = curves.unit, fall = 1 - rate[last - 1] / rate[0], zero = curves.nonzero;
+  const best = prediction[0], few = zero.indexOf(Math.min(...zero)) + 1;
+  return [
+    { layer: 1, site: 0, lit: "picture", title: "A picture becomes tokens",
+      text: `It is cut into ${about.grid[0]} × ${about.grid[1]} patches. Each becomes a token, a row of ${d} numbers, and a class token joins them: ${n} rows in the map. All that follows happens to these rows.` },
+    { layer: Math.min(2, last), site: 1, lit: "heads", title: "Compression",
+      text: `Each of ${about.heads} heads is a subspace that was learned. Tokens that lie close together in it attend to each other and move closer: they can then be coded with fewer bits. The bright patches are those with which the chosen token is drawn together.` },
+    { layer: Math.min(2, last), site: 2, lit: "heat", title: "Sparsification",
+      text: `Then the tokens are written with few entries of a dictionary. Empty places are exactly zero: after this layer ${percent(zero[Math.min(2, last) - 1])} of the entries are left; after layer ${few}, where they are fewest, ${percent(zero[few - 1])}.` },
+    { layer: last, site: 2, lit: "rate-chart", title: "One objective, layer by layer",
+      text: `Both steps serve one aim, sparse rate reduction: the tokens should fill space as a whole, but little of it in the subspaces (a low R^c), with few entries. For this picture R^c at unit length goes from ${rate[0].toFixed(0)} at the first layer to ${rate[last - 1].toFixed(0)} at the last (${fall > 0 ? "−" : "+"}${percent(Math.abs(fall))}). Each layer is measured in its own subspaces.` },
+    { layer: last, site: 2, lit: "prediction", title: "What comes of it",
+      text: best ? `The class token of the last layer is read as “${best.name}” (${percent(best.probability)}). Click a head and switch it off, or compare with the untrained network: the curves say what training brought.` : "This network has no classifier, but its tokens can be compared with those of the untrained network." },
+  ];
+}
+
+export function startTour(state, setLayer) {
+  const all = steps(state), box = $("tour"), before = document.activeElement;
+  let at = 0;
+  const light = (on) => {
+    document.querySelectorAll(".lit").forEach((one) => one.classList.remove("lit"));
+    if (!on) return;
+    const place = $(all[at].lit);
+    place.classList.add("lit");
+    place.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  };
+  const end = () => { box.hidden = true; light(false); document.removeEventListener("keydown", onKey); before?.focus(); };
+  const show = () => {
+    setLayer(all[at].layer, all[at].site);
+    $("tour-count").textContent = `${at + 1} of ${all.length}`;
+    $("tour-title").textContent = all[at].title;
+    $("tour-text").textContent = all[at].text;
+    $("tour-back").disabled = at === 0;
+    $("tour-next").textContent = at === all.length - 1 ? "Done" : "Next";
+    box.hidden = false;
+    light(true);
+    $("tour-title").focus({ preventScroll: true });
+  };
+  const onKey = (event) => { if (event.key === "Escape") end(); };
+  $("tour-back").onclick = () => { at -= 1; show(); };
+  $("tour-next").onclick = () => { at += 1; at === all.length ? end() : show(); };
+  $("tour-end").onclick = end;
+  document.addEventListener("keydown", onKey);
+  show();
+}

@@ -1,0 +1,150 @@
+"""What is explored: a network, those it can be compared with, its samples, and a reference set measured beside."""
+
+from collections.abc import Sequence
+from threading import Event, Lock, Thread
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..analysis.sources import Gallery, Source, open_network
+from ..data import Augmentation
+from ..data.loading import Loaded
+from ..measures import DEFINITIONS
+from ..models import CRATE
+from ..report.study import Study
+from .views import curves
+
+__all__ = ["Subject"]
+
+SAMPLES = 12  # pictures that a visitor can take
+TOGETHER = 24  # reference pictures among which patches are looked for
+THIS = "this network"
+
+
+class Subject:
+    """The networks by name, the first being the one that is explored, and what is known of pictures for it."""
+
+    def __init__(self, study: Study, against: str | None = None, settings: str = "Exploring()") -> None:
+        if not isinstance(study.model, CRATE):
+            raise ValueError(f"{study.source} is no CRATE, and has no layers to explore")
+        self.study, self.model, self.settings = study, study.model, settings
+        self.networks: dict[str, CRATE] = {THIS: study.model}
+        if study.untrained is not None:
+            self.networks["untrained"] = study.untrained
+        self.networks |= {f"epoch {epoch}": model for epoch, model in study.kept()}
+        if against is not None:
+            self.networks[against] = self._comparable(against)
+        self.computing = Lock()  # one at a time: torch takes all cores for each
+        self.closing = Event()
+        self.reference: dict[str, Any] | None = None
+        self.shown = study.gallery
+
+    def _comparable(self, source: str) -> CRATE:
+        other, _ = open_network(source)
+        if not isinstance(other, CRATE):
+            raise ValueError(f"{source} is no CRATE, and cannot be compared")
+        for what in ("img_size", "in_chans"):
+            theirs, ours = getattr(other.patch_embed, what), getattr(self.model.patch_embed, what)
+            if theirs != ours:
+                raise ValueError(f"{source} takes other pictures: its {what} is {theirs}, and here it is {ours}")
+        return other
+
+    @property
+    def samples(self) -> list[np.ndarray]:
+        return list(self.shown.shown[:SAMPLES])
+
+    def sample(self, number: int) -> Gallery:
+        if not 0 <= number < len(self.samples):
+            raise ValueError(f"There is no sample {number}.")
+        return _one(self.shown, number)
+
+    @property
+    def patched(self) -> Gallery:
+        """The reference pictures among which patches are looked for."""
+        return Gallery(self.shown.images[:TOGETHER], self.shown.shown[:TOGETHER], self.shown.targets[:TOGETHER])
+
+    def prepare(self, image: Image.Image) -> Gallery:
+        """A picture as the network sees it."""
+        first = self.study.pictures[0]
+        feed = Loaded(_Single(image), first.data, Augmentation(crop="none", flip=0.0), False, 0, "cpu", 0)
+        return Source("your picture", feed, first.data, labelled=False).gallery(1)
+
+    def measure_reference(self) -> Thread:
+        """In the background: the mean curves of the reference pictures, by every definition."""
+        thread = Thread(target=self._measure, name="reference", daemon=True)
+        thread.start()
+        return thread
+
+    def _measure(self) -> None:
+        parts: list[dict[str, Tensor]] = []  # (layers, b) of every measure, batch by batch
+        for batch in self.study.batches():
+            with self.computing:  # visitors come in between
+                if self.closing.is_set():
+                    return
+                parts.append(curves(self.model, batch))
+        means = {name: torch.cat([part[name] for part in parts], 1).mean(1).tolist() for name in parts[0]}
+        samples = sum(part["nonzero"].shape[1] for part in parts)
+        self.reference = {"samples": samples, "curves": means, "name": self.study.pictures[0].name}
+
+    def close(self) -> None:
+        """Let nobody compute any more: a thread that is in torch while Python ends would end it by a signal."""
+        self.closing.set()
+        self.computing.acquire()
+
+    def about(self) -> dict[str, Any]:
+        """What the page has to know before a picture is open."""
+        rows, columns = self.study.grid
+        model = self.model
+        return {
+            "source": self.study.source,
+            "settings": self.settings,
+            "note": self.study.note,
+            "layers": len(model.blocks),
+            "heads": model.num_heads,
+            "dim": model.embed_dim,
+            "grid": [rows, columns],
+            "size": list(model.patch_embed.img_size),
+            "classes": model.num_classes,
+            "networks": list(self.networks),
+            "definitions": list(DEFINITIONS),
+            "samples": len(self.samples),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+        }
+
+    def network(self, name: str) -> CRATE:
+        if name not in self.networks:
+            raise ValueError(f"There is no network “{name}” here.")
+        return self.networks[name]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.study.classes
+
+
+def _one(gallery: Gallery, number: int) -> Gallery:
+    which = slice(number, number + 1)
+    return Gallery(gallery.images[which], gallery.shown[which], gallery.targets[which])
+
+
+class _Single:
+    """One picture, as a set of pictures."""
+
+    classes: tuple[str, ...] = ("unknown",)
+
+    def __init__(self, image: Image.Image) -> None:
+        self.image = image
+
+    def __len__(self) -> int:
+        return 1
+
+    def picture(self, i: int) -> Image.Image:
+        return self.image
+
+    def target(self, i: int) -> int:
+        return 0
+
+    def name(self, i: int) -> str:
+        return "the visitor's picture"

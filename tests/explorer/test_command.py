@@ -1,0 +1,80 @@
+"""`opencrate explore` as a person runs it: a line that says where the page is, and Ctrl-C."""
+
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from opencrate.cli import main
+
+from .conftest import free_port
+
+pytest.importorskip("gradio")
+
+COMMAND = [sys.executable, "-u", "-m", "opencrate", "explore"]
+
+
+def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
+    """What the command says until its page is there, the page, and the exit code after Ctrl-C."""
+    with subprocess.Popen(
+        [*COMMAND, *arguments, "--no-browser", "--port", str(free_port())],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "The explorer is at" in line:
+                break
+        else:
+            pytest.fail("".join(said))
+        address = line.split(" at ")[1].split()[0]
+        with urllib.request.urlopen(address) as answer:
+            page = answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        return "".join(said), page, process.wait(20)
+
+
+def test_a_checkpoint_without_pictures_gets_two_photos(checkpoint, tmp_path):
+    said, page, code = explored([checkpoint], tmp_path)
+    assert "so the reference set is two photos: --images FOLDER gives others" in said
+    assert "Inside a CRATE" in page
+    assert code == 130
+    assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
+
+
+@pytest.mark.slow
+def test_without_a_checkpoint_it_trains_the_digits_first(tmp_path):
+    said, _, code = explored([], tmp_path)
+    assert "training the digits that `make demo` trains" in said
+    assert "top-1 on validation" in said
+    assert code == 130
+    again, _, _ = explored([], tmp_path)
+    assert "training" not in again
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing_here"], "nothing_here is neither a run, nor a checkpoint, nor a network"),
+        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is no CRATE, and has no layers to explore"),
+        (["crate_tiny_patch4_32", "--samples", "0"], "samples must be at least 1, got 0"),
+        (["crate_tiny_patch4_32", "--images", "no/such/folder"], "no/such/folder is not a folder"),
+        (
+            ["crate_tiny_patch4_32", "--against", "crate_tiny_patch16_224"],
+            "crate_tiny_patch16_224 takes other pictures",
+        ),
+        (["crate_tiny_patch4_32", "--against", "vit_tiny_patch16_224"], "vit_tiny_patch16_224 is no CRATE"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments, sentence, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["explore", *arguments, "--no-browser"])
+    assert stopped.value.code == 2
+    assert sentence in capsys.readouterr().err
