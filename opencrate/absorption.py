@@ -52,21 +52,24 @@ def normalise(Z: Tensor, eps: float) -> Tensor:
 
 def normalise_for_good(Z: Tensor, eps: float) -> Tensor:
     """The same in Z's type, where nothing else takes Z: it is not kept, for the backward pass can read the result."""
-    return _Normalise.apply(Z, eps)
+    Y: Tensor = _Normalise.apply(Z, eps)[0]
+    return Y
 
 
 class _Normalise(torch.autograd.Function):
+    """Z → Y = N(Z) + OFFSET and 1/σ(Z), both of which the backward pass reads: so it can be differentiated again."""
+
     @staticmethod
-    def forward(ctx: Any, Z: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, Z: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         exact = torch.promote_types(Z.dtype, torch.float32)
         N, _, inverse_std = torch.native_layer_norm(Z.to(exact), Z.shape[-1:], None, None, eps)
         Y = (N + OFFSET).to(Z.dtype)
         ctx.save_for_backward(Y, inverse_std)
-        return Y
+        return Y, inverse_std
 
     @staticmethod
-    def backward(ctx: Any, dY: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, dY: Tensor, d_inverse_std: Tensor) -> tuple[Tensor, None]:
         Y, inverse_std = ctx.saved_tensors
         N, g = Y.to(inverse_std.dtype) - OFFSET, dY.to(inverse_std.dtype)
-        dZ = inverse_std * (g - g.mean(-1, keepdim=True) - N * (g * N).mean(-1, keepdim=True))
-        return dZ.to(Y.dtype), None
+        along = (g * N).mean(-1, keepdim=True) + d_inverse_std * inverse_std / Y.shape[-1]
+        return (inverse_std * (g - g.mean(-1, keepdim=True) - N * along)).to(Y.dtype), None

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from .absorption import absorb, absorbs, normalise, normalise_for_good
 from .objective.rates import project
-from .operators.compression import Compression, attention_maps
-from .operators.sparsification import Sparsification, ista_matrix
+from .operators.compression import Compression, attention_maps, mssa
+from .operators.sparsification import Sparsification, ista, ista_matrix
 
 __all__ = ["Compress", "Layer", "Sparsify"]
 
@@ -45,7 +45,8 @@ class Compress(nn.Module):
 
     @torch.jit.unused
     def _absorbs(self, Z: Tensor) -> bool:
-        return self.step.name == "mssa" and absorbs(self.norm, Z, self.step.UT)
+        own = type(self.step) is Compression and self.step.operator is mssa
+        return own and absorbs(self.norm, Z, self.step.UT)
 
     @torch.jit.unused
     def _absorbed(self, Z: Tensor, queries: int | None) -> Tensor:
@@ -81,7 +82,9 @@ class Sparsify(nn.Module):
 
     @torch.jit.unused
     def _absorbs(self, Z_half: Tensor) -> bool:
-        return self.step.name == "ista" and absorbs(self.norm, Z_half, self.step.D)
+        return (
+            type(self.step) is Sparsification and self.step.operator is ista and absorbs(self.norm, Z_half, self.step.D)
+        )
 
     @torch.jit.unused
     def _absorbed(self, Z_half: Tensor) -> Tensor:

@@ -70,7 +70,10 @@ def with_class_token(tokens: Tensor, constant: Tensor) -> Tensor:
 
 
 class PatchEmbed(nn.Module):
-    """Images (b, c, H, W) → grid of embedded patches (b, h, w, d)."""
+    """Images (b, c, H, W) → embedded patches (b, 1 + h·w, d), with an empty one in the class token's place.
+
+    All that follows is then row by row: compiled, no tensor of tokens is copied to make room for the class token.
+    """
 
     def __init__(
         self,
@@ -93,18 +96,11 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Linear(patch_dim, embed_dim, **dd)
         self.norm_token = nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.tokens(images)[:, 1:].unflatten(1, self.grid_of(images))
-
     def grid_of(self, images: Tensor) -> list[int]:
         """How many patches high and wide."""
         return [images.shape[-2] // self.patch_size[0], images.shape[-1] // self.patch_size[1]]
 
-    def tokens(self, images: Tensor) -> Tensor:
-        """The same as (b, 1 + h·w, d): in the first place, the class token's, an empty patch is embedded.
-
-        All that follows is then row by row, and no tensor of tokens is copied to make room.
-        """
+    def forward(self, images: Tensor) -> Tensor:
         patches = cut(images, self.in_chans, self.img_size, self.patch_size, self.dynamic_img_size)
         patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(-3).flatten(1, 2)  # (b, h·w, row·column·c)
         embedded = self._embed(with_empty_first(patches))

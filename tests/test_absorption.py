@@ -32,6 +32,7 @@ def test_the_backward_pass_from_the_result():
     expected = torch.autograd.grad((torch.nn.functional.layer_norm(Z, (12,)) + OFFSET), Z, given)
     torch.testing.assert_close(torch.autograd.grad(normalise_for_good(Z, 1e-5), Z, given), expected, **EXACT)
     assert torch.autograd.gradcheck(lambda Z: normalise_for_good(Z, 1e-5), Z)
+    assert torch.autograd.gradgradcheck(lambda Z: normalise_for_good(Z, 1e-5), Z)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -51,6 +52,17 @@ def test_a_networks_step_is_the_same(monkeypatch, pool):
     for absorbed, expected in zip(step(), plain, strict=True):
         torch.testing.assert_close(absorbed, expected, **EXACT)
     assert len(called) == 2 * len(model.blocks)
+
+
+def test_other_steps_are_left_as_they_are(monkeypatch):
+    """A half whose step a researcher has replaced, by another module or another function, applies what it was given."""
+    monkeypatch.setattr(blocks, "absorbs", lambda *_: True)
+    model, Z = small().train(), torch.randn(2, 5, 24)
+    first, second = model.blocks[0], model.blocks[1]
+    first.sparsify.step = nn.Linear(24, 24)
+    torch.testing.assert_close(first.sparsify(Z), first.sparsify.step(first.sparsify.norm(Z)))
+    second.sparsify.step.operator = lambda Z, D, eta, lam: 2 * Z
+    torch.testing.assert_close(second.sparsify(Z), 2 * second.sparsify.norm(Z))
 
 
 def test_only_on_cuda_in_half_precision_and_in_training(monkeypatch):

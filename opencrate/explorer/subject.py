@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ..analysis.sources import Gallery, Source, open_network
 from ..data import Augmentation
 from ..data.loading import Loaded
+from ..data.pictures import with_channels
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.study import Study
@@ -67,7 +68,8 @@ class Subject:
         return Gallery(self.shown.images[:TOGETHER], self.shown.shown[:TOGETHER], self.shown.targets[:TOGETHER])
 
     def prepare(self, image: Image.Image) -> Gallery:
-        """A picture as the network sees it."""
+        """A picture as the network sees it, upright."""
+        image = with_channels(ImageOps.exif_transpose(image), self.model.patch_embed.in_chans)
         first = self.study.pictures[0]
         feed = Loaded(_Single(image), first.data, Augmentation(crop="none", flip=0.0), False, 0, "cpu", 0)
         return Source("your picture", feed, first.data, labelled=False).gallery(1)

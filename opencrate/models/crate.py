@@ -156,7 +156,7 @@ class CRATE(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """Images (b, c, H, W) → tokens Z¹ (b, n, d); the class token is the first."""
-        tokens = self.patch_embed.tokens(images)  # (b, n, d)
+        tokens = self.patch_embed(images)  # (b, n, d)
         positions = self.pos_embed
         if self.patch_embed.dynamic_img_size:
             positions = resample_abs_pos_embed(

@@ -42,7 +42,8 @@ def page(browser, address):
     page.wait_for_selector("body[data-ready]")
     page.wait_for_selector("#heads button")
     yield page
-    assert [error for error in errors if "status of 4" not in error] == []  # refusals, which the page tells
+    told = ("status of 4", "net::ERR_FAILED")  # refusals and failures, which the page tells
+    assert [error for error in errors if not any(known in error for known in told)] == []
     assert {url for url in asked if not url.startswith((address, "data:", "blob:"))} == set()
     context.close()
 
@@ -70,7 +71,7 @@ def told(page):
         """() => [...document.querySelectorAll("#prediction li:has(.bar)")]
             .map((row) => [...row.querySelectorAll("span")].map((part) => part.textContent))"""
     )
-    return {name: float(value.split("→")[-1].strip().removesuffix("%")) for name, value in rows}
+    return {name: float(value.split("·")[-1].strip().removesuffix("%")) for name, value in rows}
 
 
 def expected(subject, images):
@@ -349,6 +350,82 @@ def test_by_keyboard_alone(page):
         wanted | {"sites", "heat", "class-token", "all-layers", "heads", "definition", "compare", "coordinate"}
         <= reached
     )
+
+
+def first_answer_late(page, name, milliseconds=600):
+    """The first answer to a question arrives after those to later ones."""
+    page.evaluate(
+        """([name, late]) => {
+            const real = window.fetch;
+            let asked = 0;
+            window.fetch = async (address, ...rest) => {
+                const first = address.endsWith(name) && asked++ === 0, answer = await real(address, ...rest);
+                if (first) await new Promise((done) => setTimeout(done, late));
+                return answer;
+            };
+        }""",
+        [name, milliseconds],
+    )
+
+
+def test_late_answers_do_not_take_the_place_of_later_choices(page):
+    first_answer_late(page, "coordinate")
+    page.locator("#heat").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(50)
+    expect(page.locator("#detail h3")).to_have_text("Coordinate 3 of layer 1")
+    page.wait_for_timeout(900)
+    expect(page.locator("#detail h3")).to_have_text("Coordinate 3 of layer 1")
+    for _ in range(2):
+        page.locator("#forward").click()
+    expect(page.locator("#detail h3")).to_have_text("Coordinate 3 of layer 3")
+
+
+def test_the_last_of_several_samples_is_the_one_that_opens(page):
+    first_answer_late(page, "sample")
+    page.locator("#samples button").nth(1).click()
+    page.locator("#samples button").nth(2).click()
+    expect(page.locator("#samples button").nth(2)).to_have_attribute("aria-selected", "true")
+    page.wait_for_timeout(900)
+    expect(page.locator("#samples button").nth(2)).to_have_attribute("aria-selected", "true")
+
+
+def test_playing_into_the_next_layer_brings_its_details(page):
+    open_head(page, 2)
+    page.locator("#sites button").nth(2).click()
+    page.locator("#play").click()
+    expect(page.locator("#layer-number")).to_have_text("2 of 3", timeout=6000)
+    expect(page.locator("#detail h3")).to_have_text("Head 2 of layer 2")
+
+
+def test_two_networks_share_one_scale(page, subject):
+    """Where a map has the largest entry of both its colour is full, and where it has only its own largest it is not."""
+    page.locator("#compare").select_option("untrained")
+    expect(page.locator("#other-figure")).to_be_visible()
+    full, found = ([33, 102, 172], [203, 90, 20]), []
+    for network, name in zip(subject.networks.values(), ("heat", "other-heat"), strict=True):
+        Z = next(iter(opencrate.trajectory(network, subject.sample(0).images))).Z[0]
+        row, column = divmod(int(Z.abs().argmax()), DIM)
+        pixel = page.evaluate(
+            "([name, x, y]) => [...document.getElementById(name).getContext('2d').getImageData(x, y, 1, 1).data]",
+            [name, column, row],
+        )
+        found.append((Z.abs().max().item(), pixel[:3] in full))
+    assert sorted(found)[0][1] is False
+    assert sorted(found)[1][1] is True
+
+
+def test_a_server_that_fails_is_told_and_nothing_stays_half_done(page, subject):
+    open_head(page, 1)
+    page.route("**/api/look", lambda route: route.abort(), times=1)
+    page.locator("#switch").click()
+    expect(page.locator("#error")).to_have_text("The server does not answer: is it still running?")
+    expect(page.locator("#off")).to_be_hidden()
+    assert told(page) == expected(subject, subject.sample(0).images)
+    page.locator("#switch").click()
+    expect(page.locator("#off-list button")).to_have_count(1)
+    expect(page.locator("#error")).to_be_hidden()
 
 
 @pytest.mark.slow

@@ -202,6 +202,6 @@ def test_channels_of_the_embedding():
     embed.set_in_chans(3)
     torch.testing.assert_close(embed(images.expand(-1, 3, -1, -1)), before, rtol=0, atol=1e-5)
     embed.set_in_chans(5)
-    assert embed(torch.randn(2, 5, 16, 16)).shape == (2, 4, 4, 24)
+    assert embed(torch.randn(2, 5, 16, 16)).shape == (2, 17, 24)
     with pytest.raises(ValueError, match="an embedding of 5 channels cannot be made one of 3"):
         embed.set_in_chans(3)

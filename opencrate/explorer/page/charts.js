@@ -35,9 +35,9 @@ export function lineChart(place, title, series, current, choose) {
   svg.append(element("text", { ...small, x: (LEFT + WIDTH) / 2, y: HEIGHT - 2, "text-anchor": "middle" }, "layer"));
   svg.append(element("line", { x1: x(current), x2: x(current), y1: TOP, y2: HEIGHT - BOTTOM, stroke: css("--soft"), "stroke-dasharray": "2 3" }));
   for (const { values, colour, dash } of shown) {
-    const points = values.map((value, i) => `${x(i + 1)},${y(value)}`).join(" ");
+    const points = values.slice(0, layers).map((value, i) => `${x(i + 1)},${y(value)}`).join(" ");
     svg.append(element("polyline", { points, fill: "none", stroke: colour, "stroke-width": 2, "stroke-dasharray": dash }));
-    svg.append(element("circle", { cx: x(current), cy: y(values[current - 1]), r: 4, fill: colour }));
+    if (values[current - 1] !== undefined) svg.append(element("circle", { cx: x(current), cy: y(values[current - 1]), r: 4, fill: colour }));
   }
   svg.addEventListener("click", (event) => {
     const box = svg.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * WIDTH;

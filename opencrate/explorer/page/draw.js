@@ -40,19 +40,20 @@ export function between(one, other, share) {
   return { values, scale, shape: one.shape, signed: one.signed || other.signed };
 }
 
-/** Rows are tokens, columns coordinates; a token and a coordinate are marked. */
-export function drawHeat(canvas, tokens, token, coordinate) {
-  const [n, d] = tokens.shape;
+/** Rows are tokens, columns coordinates; a token and a coordinate are marked. The colours end at `most`. */
+export function drawHeat(canvas, tokens, token, coordinate, most, signed) {
+  const [n, d] = tokens.shape, share = tokens.scale / most;
   canvas.width = d;
   canvas.height = n;
+  canvas.classList.toggle("fine", d > canvas.clientWidth || n > canvas.clientHeight); // dropping columns would hide data
   const context = canvas.getContext("2d"), image = context.createImageData(d, n);
   const ground = dark() ? [29, 33, 37] : [247, 247, 247];
   const table = new Map();
   for (let i = 0; i < n * d; i++) {
-    const value = tokens.values[i], step = Math.round(value);
+    const value = tokens.values[i] * share, step = Math.round(value) || Math.sign(value); // only zero is empty
     let colour = table.get(step);
     if (!colour) {
-      colour = tokens.signed ? diverging(step / 127) : step === 0 ? ground : viridis(0.15 + (0.85 * step) / 127);
+      colour = signed ? diverging(step / 127) : step === 0 ? ground : viridis(0.15 + (0.85 * step) / 127);
       table.set(step, colour);
     }
     image.data.set([colour[0], colour[1], colour[2], 255], 4 * i);
@@ -60,7 +61,7 @@ export function drawHeat(canvas, tokens, token, coordinate) {
   context.putImageData(image, 0, 0);
   context.fillStyle = css("--second");
   context.globalAlpha = 0.55;
-  if (coordinate) context.fillRect(coordinate - 1, 0, 1, n);
+  if (coordinate) context.fillRect(coordinate - 1, 0, Math.max(1, Math.ceil((1.5 * d) / canvas.clientWidth)), n);
   if (token !== null) {
     context.globalAlpha = 0.8;
     context.fillRect(0, token, Math.max(2, Math.round(d / 60)), 1);

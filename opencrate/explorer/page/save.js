@@ -33,7 +33,9 @@ export async function png(state, series) {
   context.imageSmoothingEnabled = false;
   context.drawImage($("picture"), 30, 70, 340, 340);
   state.picture.look.prediction.forEach(({ name, probability }, i) => {
-    text(`${name}  ${(100 * probability).toFixed(1)} %`, 30, 445 + 40 * i, 16);
+    const number = state.picture.look.prediction[i].number;
+    const others = [state.now, state.other].filter(Boolean).map((look) => look.probabilities[number]).filter((one) => one !== undefined);
+    text(`${name}  ${[probability, ...others].map((one) => `${(100 * one).toFixed(1)} %`).join(" · ")}`, 30, 445 + 40 * i, 16);
     context.fillStyle = css("--accent");
     context.fillRect(30, 452 + 40 * i, 340 * probability, 7);
   });
@@ -58,7 +60,10 @@ export async function png(state, series) {
     text(name, 1052, 480 + 26 * i, 14, css("--soft"));
   });
   const off = [...state.off.heads.map(([l, h]) => `layer ${l} head ${h}`), ...state.off.atoms.map(([l, c]) => `layer ${l} coordinate ${c}`)];
-  if (off.length) text(`off: ${off.join(", ")}`, 400, 690, 14, css("--second"));
+  for (let i = 0; i < off.length && i < 12; i += 4) {
+    text(`${i ? "" : "off: "}${off.slice(i, i + 4).join(", ")}${i === 8 && off.length > 12 ? " …" : ""}`, 400, 698 + 4.5 * i, 13, css("--second"));
+  }
+  text(`colours from ${$("legend-low").textContent.replace(" is empty", "")} to ${$("legend-high").textContent}`, 400, 676, 13, css("--soft"));
   text("made with opencrate explore", 30, 735, 13, css("--soft"));
   const content = await new Promise((done) => canvas.toBlob(done, "image/png"));
   download(content, fileName(state, "png"));

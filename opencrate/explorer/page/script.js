@@ -3,7 +3,7 @@
 import { barChart, dashOf, lineChart } from "./charts.js";
 import { between, css, decoded, drawHeat, drawLegend, drawMap, drawPicture } from "./draw.js";
 import { csv, png, python } from "./save.js";
-import { startTour } from "./tour.js";
+import { endTour, startTour } from "./tour.js";
 
 const $ = (id) => document.getElementById(id);
 const THIS = "this network";
@@ -23,7 +23,7 @@ const DEFINITION_TEXTS = {
 export const state = {
   about: null, reference: null, pictures: [], picture: null, layer: 1, site: 0, token: 0,
   attention: null, head: null, coordinate: null, detail: null, off: { heads: [], atoms: [] }, now: null,
-  definition: "unit", compare: "", other: null, playing: 0, asked: 0,
+  definition: "unit", compare: "", other: null, playing: 0, asked: 0, opening: 0,
 };
 
 // Asking
@@ -60,6 +60,7 @@ async function doing(work) {
   } catch (error) {
     $("error").textContent = error.message;
     $("error").hidden = false;
+    document.querySelectorAll(".asking").forEach((one) => { one.textContent = "There was no answer."; });
   } finally {
     document.body.classList.remove("busy");
   }
@@ -76,17 +77,19 @@ function unpacked(look) {
 // Opening
 
 const open = (source) => doing(async () => {
-  const answer = await send(source), image = new Image();
+  const mine = ++state.opening, answer = await send(source), image = new Image();
   image.src = answer.shown;
   await image.decode();
   const picture = { ...source, key: answer.key, image, look: unpacked(answer), notes: answer.notes };
   const known = state.pictures.findIndex((one) => source.sample !== undefined ? one.sample === source.sample : one.file === source.file);
   if (known < 0) state.pictures.push(picture); else state.pictures[known] = picture;
-  await choosePicture(picture);
+  if (mine === state.opening) await choosePicture(picture);
+  else showSamples();
 });
 
 async function choosePicture(picture) {
   stop();
+  endTour(); // it speaks of the picture before
   Object.assign(state, { picture, attention: null, detail: null, now: null, other: null });
   $("notes").textContent = picture.notes.join(" ");
   $("notes").hidden = picture.notes.length === 0;
@@ -113,55 +116,85 @@ async function refresh() {
     state.other = other;
     show();
   }
-  const attention = await askOf("attention", { token: state.token });
+  await loadAttention();
   if (!current()) return;
+  await loadDetail();
+}
+
+async function loadAttention() {
+  const { picture, token, off } = state;
+  const attention = await askOf("attention", { token });
+  if (state.picture !== picture || state.token !== token || state.off !== off) return;
   state.attention = { ...attention, maps: decoded(attention.maps, Uint8Array) };
   show();
-  if (state.head) await loadHead(current);
-  else if (state.coordinate) await loadCoordinate(current);
 }
 
-async function loadHead(current = () => true) {
-  const detail = await askOf("head", { layer: state.layer, head: state.head });
-  if (current()) { state.detail = { kind: "head", ...detail }; show(); }
-}
-
-async function loadCoordinate(current = () => true) {
-  const detail = await askOf("coordinate", { layer: state.layer, coordinate: state.coordinate });
-  if (current()) { state.detail = { kind: "coordinate", ...detail }; show(); }
+/** What is told of the chosen head or coordinate; an answer that comes when another is chosen is dropped. */
+async function loadDetail() {
+  const { picture, layer, head, coordinate, off } = state;
+  if (!head && !coordinate) return;
+  const itself = { ...off, atoms: off.atoms.filter((pair) => !(pair[0] === layer && pair[1] === coordinate)) };
+  const question = head ? { layer, head } : { layer, coordinate, off: itself }; // one that is off would be silent
+  const detail = await askOf(head ? "head" : "coordinate", question);
+  const now = state;
+  if (now.picture !== picture || now.layer !== layer || now.head !== head || now.coordinate !== coordinate || now.off !== off) return;
+  state.detail = { kind: head ? "head" : "coordinate", ...detail };
+  show();
 }
 
 // Choosing
 
 export function setLayer(layer, site = state.site) {
+  stop();
   state.layer = Math.min(Math.max(layer, 1), state.about.layers);
   state.site = site;
-  if (state.detail && state.detail.layer !== state.layer) {
+  clearTimeout(setLayer.later);
+  if ((state.head || state.coordinate) && state.detail?.layer !== state.layer) {
     state.detail = null;
-    clearTimeout(setLayer.later);
-    setLayer.later = setTimeout(() => doing(() => state.head ? loadHead() : state.coordinate ? loadCoordinate() : null), 250);
+    setLayer.later = setTimeout(() => doing(loadDetail), 200); // a person may be on the way to another layer
   }
   show();
 }
 
-const setToken = (token) => doing(async () => { state.token = token; show(); await refresh(); });
+const setToken = (token) => doing(async () => {
+  stop();
+  Object.assign(state, { token, attention: null });
+  show();
+  await loadAttention();
+});
 const setHead = (layer, head) => doing(async () => {
   Object.assign(state, { head, coordinate: null, detail: null });
   setLayer(layer);
-  await loadHead();
+  clearTimeout(setLayer.later);
+  if (matchMedia("(max-width: 700px)").matches) $("detail").scrollIntoView({ block: "nearest" });
+  await loadDetail();
 });
 const setCoordinate = (coordinate) => doing(async () => {
+  stop();
   Object.assign(state, { coordinate: Math.min(Math.max(coordinate, 1), state.about.dim), head: null, detail: null, site: 2 });
+  $("coordinate").value = state.coordinate;
   show();
-  await loadCoordinate();
+  await loadDetail();
 });
-const switchOff = (kind, pair) => doing(async () => {
+const setOff = (off) => doing(async () => {
+  const before = state.off;
+  state.off = off;
+  show();
+  if ($("switch")) $("switch").disabled = true; // a second press would undo the first
+  try {
+    await refresh();
+  } catch (error) {
+    if (state.off === off) state.off = before;
+    throw error;
+  } finally {
+    show();
+  }
+});
+const switchOff = (kind, pair) => {
   const key = JSON.stringify(pair), list = state.off[kind].filter((one) => JSON.stringify(one) !== key);
-  state.off = { ...state.off, [kind]: list.length < state.off[kind].length ? list : [...list, pair] };
-  await refresh();
-  show();
-});
-const reset = () => doing(async () => { state.off = { heads: [], atoms: [] }; await refresh(); show(); });
+  return setOff({ ...state.off, [kind]: list.length < state.off[kind].length ? list : [...list, pair] });
+};
+const reset = () => setOff({ heads: [], atoms: [] });
 const isOff = (kind, pair) => state.off[kind].some((one) => JSON.stringify(one) === JSON.stringify(pair));
 
 // Playing the step from Z^l to Z^{l+1/2} to Z^{l+1}
@@ -184,7 +217,7 @@ function play() {
     place(site);
     show(between(sites[site], sites[Math.min(site + 1, sites.length - 1)], share));
     if (at < last) state.playing = requestAnimationFrame(frame);
-    else { stop(); place(last); show(); }
+    else { place(last); setLayer(state.layer, state.site); }
   };
   state.playing = requestAnimationFrame(frame);
 }
@@ -223,16 +256,17 @@ function show(tokens = siteOf(looked())) {
   }
   const nonzero = siteOf(looked()).values.reduce((sum, value) => sum + (value !== 0), 0) / siteOf(looked()).values.length;
   $("site-text").textContent = `${SITE_TEXTS[state.site]} ${(100 * nonzero).toFixed(0)} % of the entries are not zero.`;
-  drawHeat($("heat"), tokens, state.token, state.coordinate);
+  const beside = state.other && siteOf(state.other), most = Math.max(tokens.scale, beside?.scale ?? 0), signed = tokens.signed || Boolean(beside?.signed);
+  drawHeat($("heat"), tokens, state.token, state.coordinate, most, signed);
   $("heat-name").textContent = state.now ? "this network, without what is off" : THIS;
-  $("other-figure").hidden = !state.other;
-  if (state.other && siteOf(state.other)) {
-    drawHeat($("other-heat"), siteOf(state.other), state.token, state.coordinate);
+  $("other-figure").hidden = !beside; // it may have fewer layers
+  if (beside) {
+    drawHeat($("other-heat"), beside, state.token, state.coordinate, most, signed);
     $("other-name").textContent = state.compare;
   }
-  drawLegend($("legend"), tokens.signed);
-  $("legend-low").textContent = tokens.signed ? `−${tokens.scale.toFixed(1)}` : "0 is empty";
-  $("legend-high").textContent = tokens.scale.toFixed(1);
+  drawLegend($("legend"), signed);
+  $("legend-low").textContent = signed ? `−${most.toFixed(1)}` : "0 is empty";
+  $("legend-high").textContent = most.toFixed(1);
   if (state.playing) return;
   showPicture();
   showPrediction();
@@ -268,15 +302,16 @@ function showPrediction() {
     const told = [];
     for (const [kind, look] of [["", state.picture.look], ["now", state.now], ["other", state.other]]) {
       if (!look) continue;
-      const found = kind ? look.probabilities[number] ?? 0 : probability;
-      told.push(`${(100 * found).toFixed(1)} %`);
+      const found = kind ? look.probabilities[number] : probability;
+      told.push(found === undefined ? "–" : `${(100 * found).toFixed(1)} %`);
       const bar = document.createElement("div"), inner = document.createElement("i");
       bar.className = `bar ${kind}`;
-      inner.style.width = `${100 * found}%`;
+      inner.style.width = `${100 * (found ?? 0)}%`;
+      bar.title = { "": THIS, now: "without what is off", other: state.compare }[kind];
       bar.append(inner);
       item.append(bar);
     }
-    value.textContent = told.join(" → ");
+    value.textContent = told.join(" · ");
     return item;
   });
   for (const [look, said] of [[state.now, "without what is off"], [state.other, state.compare]]) {
@@ -293,7 +328,7 @@ function showHeads() {
   $("token-name").textContent = tokenName();
   const all = $("all-layers").checked, place = $("heads");
   place.classList.toggle("all", all);
-  if (!state.attention) return place.replaceChildren(Object.assign(document.createElement("p"), { className: "hint", textContent: "Asking the heads …" }));
+  if (!state.attention) return place.replaceChildren(Object.assign(document.createElement("p"), { className: "hint asking", textContent: "Asking the heads …" }));
   const [layers, heads, h, w] = state.attention.shape, made = [];
   for (let layer = all ? 1 : state.layer; layer <= (all ? layers : state.layer); layer++) {
     if (all) made.push(Object.assign(document.createElement("p"), { className: "row", textContent: `layer ${layer}` }));
@@ -331,7 +366,8 @@ function showDetail() {
   const add = (name, text, className = "") => made.push(Object.assign(document.createElement(name), { textContent: text, className })) && made.at(-1);
   if (!detail) {
     add("h3", "Details");
-    add("p", state.head || state.coordinate ? "Asking …" : "Click a head, or a column of the token map, to see what it is.", "hint");
+    if (state.head || state.coordinate) add("p", "Asking …", "hint asking");
+    else add("p", "Click a head, or a column of the token map, to see what it is.", "hint");
     return place.replaceChildren(...made);
   }
   const isHead = detail.kind === "head", kind = isHead ? "heads" : "atoms", number = isHead ? detail.head : detail.coordinate;
@@ -344,7 +380,8 @@ function showDetail() {
     add("p", `Framed in the picture: the ${detail.grouped.length} patches that it groups most.`);
   } else {
     const active = detail.activity.filter((value) => value > 0).length;
-    add("p", `Active in ${active} of ${detail.activity.length} tokens; brightest in the picture where it is strongest.`);
+    const silent = isOff(kind, [detail.layer, number]) ? "It is switched off. Without that it would be active" : "Active";
+    add("p", `${silent} in ${active} of ${detail.activity.length} tokens; brightest in the picture where it is strongest.`);
     made.push(barChart(detail.column, `column ${number} of the dictionary D, norm ${detail.norm.toFixed(2)}`, css("--accent"), number - 1));
   }
   if (detail.reference.length) {
@@ -358,7 +395,9 @@ function showDetail() {
   const pair = [detail.layer, number], button = add("button", isOff(kind, pair) ? "Switch on again" : `Switch this ${isHead ? "subspace" : "coordinate"} off`);
   button.id = "switch";
   button.addEventListener("click", () => switchOff(kind, pair));
+  const focused = document.activeElement?.id === "switch";
   place.replaceChildren(...made);
+  if (focused) button.focus();
 }
 
 function showOff() {
@@ -396,7 +435,14 @@ function thumbnail(source, said, choose, picture, sample) {
 // Events
 
 async function openFiles(files) {
-  for (const file of files) await open({ file });
+  const refused = [];
+  for (const file of files) {
+    await open({ file });
+    if (!$("error").hidden) refused.push(files.length > 1 ? `${file.name}: ${$("error").textContent}` : $("error").textContent);
+  }
+  if (!refused.length) return;
+  $("error").textContent = refused.join(" ");
+  $("error").hidden = false;
 }
 
 function patchAt(event) {
@@ -444,10 +490,19 @@ $("sites").addEventListener("click", (event) => { const button = event.target.cl
 $("class-token").addEventListener("click", () => setToken(0));
 $("all-layers").addEventListener("change", showHeads);
 $("definition").addEventListener("change", (event) => { state.definition = event.target.value; show(); });
-$("compare").addEventListener("change", (event) => doing(async () => { state.compare = event.target.value; await refresh(); show(); }));
+$("compare").addEventListener("change", (event) => doing(async () => {
+  Object.assign(state, { compare: event.target.value, other: null });
+  show();
+  await refresh();
+  show();
+}));
 $("coordinate-form").addEventListener("submit", (event) => { event.preventDefault(); setCoordinate(Number($("coordinate").value)); });
 $("reset").addEventListener("click", reset);
-$("file").addEventListener("change", (event) => openFiles(event.target.files));
+$("file").addEventListener("change", (event) => {
+  const files = [...event.target.files];
+  event.target.value = ""; // so that the same file can be chosen again
+  openFiles(files);
+});
 $("theme").addEventListener("click", () => {
   const now = document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
@@ -455,14 +510,24 @@ $("theme").addEventListener("click", () => {
 });
 $("save-png").addEventListener("click", () => doing(() => png(state, series)));
 $("save-csv").addEventListener("click", () => csv(state));
-$("python").addEventListener("click", () => { $("python-text").value = python(state); $("python-dialog").showModal(); });
+$("python").addEventListener("click", () => {
+  $("python-text").value = python(state);
+  $("python-dialog").showModal();
+  $("python-text").setSelectionRange(0, 0);
+  $("python-text").scrollTop = 0;
+});
 $("python-copy").addEventListener("click", async () => {
   $("python-text").select();
   await navigator.clipboard?.writeText($("python-text").value).catch(() => document.execCommand("copy"));
   $("python-copy").textContent = "Copied";
   setTimeout(() => { $("python-copy").textContent = "Copy"; }, 1500);
 });
-$("tour-start").addEventListener("click", () => state.picture && startTour(state, setLayer));
+$("tour-start").addEventListener("click", () => {
+  if (!state.picture) return;
+  stop();
+  Object.assign(state, { head: null, coordinate: null, detail: null }); // the first step is about the picture itself
+  startTour(state, setLayer);
+});
 document.addEventListener("paste", (event) => openFiles([...event.clipboardData.files]));
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, (event) => {

@@ -3,8 +3,8 @@
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
 
-function steps({ about, picture, token }) {
-  const { curves, prediction, sites } = picture.look, [n, d] = sites[0].shape, last = about.layers;
+function steps({ about, picture, now }) {
+  const { curves, prediction, sites } = now ?? picture.look, [n, d] = sites[0].shape, last = about.layers;
   const rate = curves.unit, fall = 1 - rate[last - 1] / rate[0], zero = curves.nonzero;
   const best = prediction[0], few = zero.indexOf(Math.min(...zero)) + 1;
   return [
@@ -21,9 +21,12 @@ function steps({ about, picture, token }) {
   ];
 }
 
+/** Ends the tour that is under way, if one is. */
+export let endTour = () => {};
+
 export function startTour(state, setLayer) {
-  const all = steps(state), box = $("tour"), before = document.activeElement;
-  let at = 0;
+  const box = $("tour"), before = document.activeElement;
+  let at = 0, all = steps(state);
   const light = (on) => {
     document.querySelectorAll(".lit").forEach((one) => one.classList.remove("lit"));
     if (!on) return;
@@ -31,8 +34,9 @@ export function startTour(state, setLayer) {
     place.classList.add("lit");
     place.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
   };
-  const end = () => { box.hidden = true; light(false); document.removeEventListener("keydown", onKey); before?.focus(); };
+  const end = () => { endTour = () => {}; box.hidden = true; light(false); document.removeEventListener("keydown", onKey); before?.focus(); };
   const show = () => {
+    all = steps(state); // of the picture that is open now
     setLayer(all[at].layer, all[at].site);
     $("tour-count").textContent = `${at + 1} of ${all.length}`;
     $("tour-title").textContent = all[at].title;
@@ -48,5 +52,6 @@ export function startTour(state, setLayer) {
   $("tour-next").onclick = () => { at += 1; at === all.length ? end() : show(); };
   $("tour-end").onclick = end;
   document.addEventListener("keydown", onKey);
+  endTour = end;
   show();
 }
