@@ -21,7 +21,7 @@ from ..engine.measuring import data_of, run_of
 from ..models import CRATE
 from ..operators.table import suggestion
 
-__all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources"]
+__all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources", "require_comparable"]
 
 log = logging.getLogger("opencrate")
 
@@ -166,6 +166,17 @@ def open_sources(
         except ValueError as error:  # they are a comparison, and can be missed
             log.warning("without the training pictures: %s", error)
     return found
+
+
+def require_comparable(name: str, other: nn.Module, model: CRATE) -> CRATE:
+    """The other network, if it is a CRATE that takes the same pictures."""
+    if not isinstance(other, CRATE):
+        raise ValueError(f"{name} is no CRATE, and has no R^c to compare")
+    for what in ("in_chans", "img_size"):
+        theirs, ours = getattr(other.patch_embed, what), getattr(model.patch_embed, what)
+        if theirs != ours:
+            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, and here it is {ours}")
+    return other
 
 
 def fresh_copy(model: CRATE) -> CRATE:

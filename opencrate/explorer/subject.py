@@ -9,7 +9,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ..analysis.sources import Gallery, Source, open_network
+from ..analysis.sources import Gallery, Source, open_network, require_comparable
 from ..data import Augmentation
 from ..data.loading import Loaded
 from ..data.pictures import with_channels
@@ -37,21 +37,11 @@ class Subject:
             self.networks["untrained"] = study.untrained
         self.networks |= {f"epoch {epoch}": model for epoch, model in study.kept()}
         if against is not None:
-            self.networks[against] = self._comparable(against)
+            self.networks[against] = require_comparable(against, open_network(against)[0], study.model)
         self.computing = Lock()  # one at a time: torch takes all cores for each
         self.closing = Event()
         self.reference: dict[str, Any] | None = None
         self.shown = study.gallery
-
-    def _comparable(self, source: str) -> CRATE:
-        other, _ = open_network(source)
-        if not isinstance(other, CRATE):
-            raise ValueError(f"{source} is no CRATE, and cannot be compared")
-        for what in ("img_size", "in_chans"):
-            theirs, ours = getattr(other.patch_embed, what), getattr(self.model.patch_embed, what)
-            if theirs != ours:
-                raise ValueError(f"{source} takes other pictures: its {what} is {theirs}, and here it is {ours}")
-        return other
 
     @property
     def samples(self) -> list[np.ndarray]:

@@ -7,9 +7,8 @@ from ..analysis.audit import CLEARLY, EFFECT, Audit, Verdict, audit, signed
 from ..analysis.audit_figures import half_steps
 from ..analysis.baseline import CANNOT, token_table
 from ..analysis.geometry import coherence_between, dead_heads, orthonormality_gap
-from ..analysis.sources import open_network
+from ..analysis.sources import open_network, require_comparable
 from ..measures import Definition, LayerTable, layerwise
-from ..models import CRATE
 from .sections import Folder, Item, Section, Table, change, labels, some
 from .study import Study
 from .words import ABOUT, APPROXIMATIONS, READINGS, RULE, WEIGHTS
@@ -46,22 +45,13 @@ def _tables(study: Study, settings: Any, definition: Definition) -> dict[str, La
         others = [open_network(source)[0].to(study.device) for source in settings.against]
         networks = dict(zip(names, [study.model, *others], strict=True))
         for name, other in networks.items():
-            _require_same_pictures(name, other, study.model)
+            require_comparable(name, other, study.model)
         found = {label: layerwise(model, study.batches(), definition) for label, model in networks.items()}
     else:
         found = {source.name: layerwise(study.model, study.batches(source), definition) for source in study.pictures}
     if study.untrained is not None:
         found["untrained"] = layerwise(study.untrained, study.batches(), definition)
     return found
-
-
-def _require_same_pictures(name: str, other: Any, model: Any) -> None:
-    if not isinstance(other, CRATE):
-        raise ValueError(f"{name} is no CRATE, and has no R^c to compare")
-    for what in ("in_chans", "img_size"):
-        theirs, ours = getattr(other.patch_embed, what), getattr(model.patch_embed, what)
-        if theirs != ours:
-            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, and here it is {ours}")
 
 
 def _ends(table: LayerTable) -> str:

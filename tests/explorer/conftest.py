@@ -3,13 +3,13 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from opencrate import save_pretrained
 from opencrate.explorer.exploring import Exploring, open_subject, start
 
 from ..networks import small
+from ..threads import one_thread  # noqa: F401
 
 
 def free_port() -> int:
@@ -33,14 +33,6 @@ def pictures(tmp_path_factory):
         pixels = draw.integers(0, 256, (6, 5 + i, 3), dtype=np.uint8)
         Image.fromarray(pixels).resize((30 + i, 24)).save(folder / f"{i}.png")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

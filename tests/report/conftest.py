@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from opencrate import save_pretrained
 from opencrate.report import Analysis, analyze
 
 from ..networks import small
+from ..threads import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -27,14 +27,6 @@ def pictures(tmp_path_factory):
         Image.fromarray(pixels).resize((30 + i, 24)).save(place / f"{i}.png")
     (folder / "notes.txt").write_text("not a picture")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
