@@ -53,7 +53,7 @@ def build(subject: Subject, hosts: tuple[str, ...] | None) -> gradio.Server:
 
     def opened(picture: Any, notes: tuple[str, ...] = ()) -> Answer:
         with subject.computing:
-            seen = views.look(subject.model, picture, subject.classes)
+            seen = views.look(subject.model, picture, subject.study.class_name)
         return {"key": rooms.keep(picture), "notes": notes, "shown": views.png(picture.shown[0]), **seen}
 
     def upload(content: bytes) -> Answer:
@@ -69,7 +69,7 @@ def build(subject: Subject, hosts: tuple[str, ...] | None) -> gradio.Server:
     def look(question: Answer) -> Answer:
         model, picture = asked(question)
         with subject.computing:
-            return views.look(model, picture, subject.classes)
+            return views.look(model, picture, subject.study.class_name)
 
     def attention(question: Answer) -> Answer:
         model, picture = asked(question)

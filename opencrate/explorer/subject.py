@@ -1,6 +1,5 @@
 """What is explored: a network, those it can be compared with, its samples, and a reference set measured beside."""
 
-from collections.abc import Sequence
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -110,10 +109,6 @@ class Subject:
         if name not in self.networks:
             raise ValueError(f"There is no network “{name}” here.")
         return self.networks[name]
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.study.classes
 
 
 def _one(gallery: Gallery, number: int) -> Gallery:

@@ -5,7 +5,8 @@ Tokens travel as signed bytes with a scale, and an entry that is not zero never 
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def curves(model: CRATE, images: Tensor) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def look(model: CRATE, picture: Gallery, classes: Sequence[str]) -> dict[str, Any]:
+def look(model: CRATE, picture: Gallery, name_of: Callable[[int], str]) -> dict[str, Any]:
     """The tokens at every site, the curves of every definition, and the prediction."""
     steps = list(trajectory(model, picture.images))
     sites = [("Z", steps[0].Z)]
@@ -49,7 +50,7 @@ def look(model: CRATE, picture: Gallery, classes: Sequence[str]) -> dict[str, An
     return {
         "sites": [{"name": name, **_bytes(Z[0])} for name, Z in sites],
         "curves": {name: values[:, 0].tolist() for name, values in _curves(model, steps).items()},
-        **_prediction(model, steps[-1].Z_next, classes),
+        **_prediction(model, steps[-1].Z_next, name_of),
     }
 
 
@@ -72,7 +73,7 @@ def attention(model: CRATE, picture: Gallery, token: int) -> dict[str, Any]:
 def head(model: CRATE, picture: Gallery, reference: Gallery | None, layer: int, number: int) -> dict[str, Any]:
     """A head's subspace: how it lies to the others, how many directions the picture uses, which patches it groups."""
     here = _layers(model)[layer - 1]
-    step = list(trajectory(model, picture.images))[layer - 1]
+    step = _step(model, picture, layer)
     V = here.compress.projections(step.Z)[0, number - 1].double()
     spectrum = torch.linalg.svdvals(V)
     grouped = coherent_patches(model, picture.images, layer, number, PATCHES)
@@ -92,7 +93,7 @@ def head(model: CRATE, picture: Gallery, reference: Gallery | None, layer: int, 
 @torch.inference_mode()
 def coordinate(model: CRATE, picture: Gallery, reference: Gallery | None, layer: int, number: int) -> dict[str, Any]:
     """A coordinate of the sparse code: where it is active, where else, and the dictionary's column behind it."""
-    step = list(trajectory(model, picture.images))[layer - 1]
+    step = _step(model, picture, layer)
     column = _layers(model)[layer - 1].D[:, number - 1].double()
     return {
         "layer": layer,
@@ -133,21 +134,17 @@ def _curves(model: CRATE, steps: list[Step]) -> dict[str, Tensor]:
     return {name: torch.stack(values) for name, values in found.items()}
 
 
-def _prediction(model: CRATE, Z: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+def _prediction(model: CRATE, Z: Tensor, name_of: Callable[[int], str]) -> dict[str, Any]:
     """The most probable classes with their names, and the probabilities of all."""
     if model.num_classes == 0:
         return {"prediction": [], "probabilities": []}
     probabilities = model.forward_head(Z)[0].double().softmax(-1)
     best = probabilities.topk(min(BEST, len(probabilities)))
     named = [
-        {"number": i, "name": _name(i, classes), "probability": p}
+        {"number": i, "name": name_of(i), "probability": p}
         for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
     return {"prediction": named, "probabilities": [round(p, 6) for p in probabilities.tolist()]}
-
-
-def _name(number: int, classes: Sequence[str]) -> str:
-    return classes[number].split(",")[0] if number < len(classes) else f"class {number}"
 
 
 def _bytes(Z: Tensor) -> dict[str, Any]:
@@ -162,6 +159,11 @@ def _bytes(Z: Tensor) -> dict[str, Any]:
 
 def _encoded(array: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+
+
+def _step(model: CRATE, picture: Gallery, layer: int) -> Step:
+    """What passes through one layer; those behind it are not computed."""
+    return next(islice(trajectory(model, picture.images), layer - 1, None))
 
 
 def _layers(model: CRATE) -> list[Layer]:

@@ -160,7 +160,9 @@ def test_fifty_visitors_at_once_see_their_own_pictures(address, subject):
     answers = visits(address, 100)
     assert resident() < 1.1 * before
     prepared = [subject.prepare(Image.open(io.BytesIO(photo(number)))) for number in range(100, 150)]
-    expected = np.array([probabilities(views.look(subject.model, picture, ())) for picture in prepared])
+    expected = np.array(
+        [probabilities(views.look(subject.model, picture, subject.study.class_name)) for picture in prepared]
+    )
     for number, (picture, look, attention) in enumerate(answers):
         apart = np.abs(expected - probabilities(look)).max(-1)
         assert apart[number] < 1e-6

@@ -1,6 +1,7 @@
 """What the page is told: the very numbers of `analysis` and `measures`, to the precision they travel in."""
 
 import base64
+import copy
 import io
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_the_sites_are_the_trajectory(subject, picture):
     expected = [("Z", steps[0].Z)]
     for step in steps:
         expected += [("Z_half", step.Z_half), ("Z_next", step.Z_next)]
-    sites = views.look(subject.model, picture, subject.classes)["sites"]
+    sites = views.look(subject.model, picture, subject.study.class_name)["sites"]
     assert [site["name"] for site in sites] == [name for name, _ in expected]
     for site, (_, Z) in zip(sites, expected, strict=True):
         Z = Z[0].detach().numpy()
@@ -71,7 +72,7 @@ def test_the_sites_are_the_trajectory(subject, picture):
 @pytest.mark.parametrize("network", ["this network", "untrained"])
 def test_the_curves_are_layerwise(subject, picture, network):
     model = subject.network(network)
-    curves = views.look(model, picture, subject.classes)["curves"]
+    curves = views.look(model, picture, subject.study.class_name)["curves"]
     for name in DEFINITIONS:
         rows = layerwise(model, picture.images, name).rows
         assert curves[name] == pytest.approx([row["Rc"] for row in rows], rel=1e-5)
@@ -83,7 +84,9 @@ def told(look: dict) -> dict[int, float]:
 
 
 def test_the_prediction_is_the_softmax(subject, picture):
-    look = views.look(subject.model, picture, ("one", "two, the second"))
+    study = copy.copy(subject.study)
+    study.classes = ("one", "two, the second")
+    look = views.look(subject.model, picture, study.class_name)
     with torch.no_grad():
         probabilities = subject.model(picture.images)[0].softmax(-1)
     assert told(look) == pytest.approx(dict(enumerate(probabilities.tolist())), rel=1e-5)
@@ -107,10 +110,10 @@ def test_the_maps_are_the_attention(subject, picture, token):
     ("heads", "atoms"), [([(1, 2)], []), ([], [(2, 5)]), ([(1, 1), (1, 2), (3, 4)], [(1, 1), (3, 24)])]
 )
 def test_what_is_switched_off_is_ablated(subject, picture, heads, atoms):
-    look = views.look(views.without(subject.model, heads, atoms), picture, ())
+    look = views.look(views.without(subject.model, heads, atoms), picture, subject.study.class_name)
     expected = ablate(subject.model, picture.images, heads, atoms).logits_after[0].softmax(-1)
     assert told(look) == pytest.approx(dict(enumerate(expected.tolist())), rel=1e-5)
-    assert told(look) != pytest.approx(told(views.look(subject.model, picture, ())), rel=1e-4)
+    assert told(look) != pytest.approx(told(views.look(subject.model, picture, subject.study.class_name)), rel=1e-4)
 
 
 def test_nothing_switched_off_is_the_network_itself(subject):
@@ -129,7 +132,7 @@ def test_a_head(subject, picture):
 
 
 def test_a_coordinate(subject, picture):
-    active = views.look(subject.model, picture, ())["sites"][-1]
+    active = views.look(subject.model, picture, subject.study.class_name)["sites"][-1]
     number = 1 + int(tokens(active).any(0).argmax())
     found = views.coordinate(subject.model, picture, subject.patched, 3, number)
     steps = list(trajectory(subject.model, picture.images))
