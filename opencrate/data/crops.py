@@ -9,6 +9,7 @@ A flip reverses the rows of C. Values are 0…255, which half precision holds ex
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,21 +40,22 @@ def crop_boxes(
     """Boxes (count, 4) of top, left, height, width, drawn as torchvision's RandomResizedCrop draws one.
 
     area ~ H W U(scale) and ratio ~ exp U(log ratio), until one of 10 fits; else the centre, as large as `ratio` allows.
+    In NumPy, because torch shares even so few roots among all cores, which waits for those that copy pictures.
     """
-    draws = torch.rand(3, count, ATTEMPTS, generator=generator, dtype=torch.float64)
+    draws = torch.rand(3, count, ATTEMPTS, generator=generator, dtype=torch.float64).numpy()
     area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[0])
-    shape = torch.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * draws[1])
-    w, h = (area * shape).sqrt().round(), (area / shape).sqrt().round()
+    shape = np.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * draws[1])
+    w, h = np.sqrt(area * shape).round(), np.sqrt(area / shape).round()
     fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
-    first = fits.int().argmax(1, keepdim=True)
+    first = fits.argmax(1, keepdims=True)
     bounded = min(max(width / height, ratio[0]), ratio[1])
     whole_h, whole_w = min(height, round(width / bounded)), min(width, round(height * bounded))
     found = fits.any(1)
-    h = torch.where(found, h.gather(1, first)[:, 0], whole_h)
-    w = torch.where(found, w.gather(1, first)[:, 0], whole_w)
-    top = torch.where(found, draws[2, :, 0] * (height - h + 1), (height - h) / 2).floor()
-    left = torch.where(found, draws[2, :, 1] * (width - w + 1), (width - w) / 2).floor()
-    return torch.stack([top, left, h, w], 1).long()
+    h = np.where(found, np.take_along_axis(h, first, 1)[:, 0], whole_h)
+    w = np.where(found, np.take_along_axis(w, first, 1)[:, 0], whole_w)
+    top = np.floor(np.where(found, draws[2, :, 0] * (height - h + 1), (height - h) / 2))
+    left = np.floor(np.where(found, draws[2, :, 1] * (width - w + 1), (width - w) / 2))
+    return torch.from_numpy(np.stack([top, left, h, w], 1).astype(np.int64))
 
 
 def resample_weights(
