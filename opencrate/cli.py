@@ -31,6 +31,7 @@ __all__ = [
     "main",
     "pack",
     "recipes",
+    "reproduce",
     "train",
 ]
 
@@ -225,6 +226,21 @@ def explore(arguments: list[str]) -> None:
     explorer.explore(given[0] if given else str(DEMO), settings)
 
 
+def reproduce(arguments: list[str]) -> None:
+    """Run the paper's tables and figures again: opencrate reproduce [--scale smoke|small|full] [--only table1,fig3]."""
+    from . import reproduce as reproducing
+
+    settings = tyro.cli(reproducing.Reproduction, args=arguments, prog="opencrate reproduce")
+    if settings.dry:
+        print(settings.plan())
+        return
+    document, failed = reproducing.reproduce(settings)
+    print(f"wrote {document}")
+    if failed:
+        _tell(f"{len(failed)} of the runs failed, which {document} names: the same command tries them again")
+        sys.exit(1)
+
+
 def _source(arguments: list[str], command: str) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         print(f"usage: opencrate {command} RUN_OR_CHECKPOINT [--images FOLDER | --recipe NAME] [OPTIONS]\n")
@@ -243,6 +259,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit,
     "explore": explore,
     "bench": bench,
+    "reproduce": reproduce,
     "describe": describe,
     "convert": convert,
 }
@@ -254,6 +271,7 @@ READ_THEMSELVES = (
     "audit",
     "explore",
     "bench",
+    "reproduce",
 )  # a name decides what their options are, or a heavy import
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "centre_weights",
     "crop_and_resize",
     "crop_boxes",
+    "erased_boxes",
     "product_dtype",
     "resample",
     "resample_weights",
@@ -26,7 +27,7 @@ __all__ = [
 
 Interpolation = Literal["bicubic", "bilinear"]
 
-ATTEMPTS = 10  # of RandomResizedCrop, before it takes the centre
+ATTEMPTS = 10  # of RandomResizedCrop, before it takes the centre, and of RandomErasing, before it does nothing
 
 
 def crop_boxes(
@@ -42,20 +43,42 @@ def crop_boxes(
     area ~ H W U(scale) and ratio ~ exp U(log ratio), until one of 10 fits; else the centre, as large as `ratio` allows.
     In NumPy, because torch shares even so few roots among all cores, which waits for those that copy pictures.
     """
+    boxes = _boxes(count, height, width, (height, width), scale, ratio, generator)
+    bounded = min(max(width / height, ratio[0]), ratio[1])
+    h, w = min(height, round(width / bounded)), min(width, round(height * bounded))
+    centre = np.array([(height - h) // 2, (width - w) // 2, h, w])
+    return torch.from_numpy(np.where(boxes[:, 2:3] > 0, boxes, centre))
+
+
+def erased_boxes(count: int, height: int, width: int, generator: torch.Generator) -> Tensor:
+    """Boxes (count, 4) as torchvision's RandomErasing draws one: of 2 to 33 % of the picture, shorter on both axes.
+
+    Where none of 10 fits, the box is empty.
+    """
+    ratio = (1 / 3.3, 1 / 0.3)  # of width over height
+    boxes = _boxes(count, height, width, (height - 1, width - 1), (0.02, 0.33), ratio, generator)
+    return torch.from_numpy(boxes)
+
+
+def _boxes(
+    count: int,
+    height: int,
+    width: int,
+    largest: tuple[int, int],
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: torch.Generator,
+) -> np.ndarray:
+    """The first of 10 boxes that is at most `largest`; zeros where none is."""
     draws = torch.rand(3, count, ATTEMPTS, generator=generator, dtype=torch.float64).numpy()
     area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[0])
     shape = np.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * draws[1])
-    w, h = np.sqrt(area * shape).round(), np.sqrt(area / shape).round()
-    fits = (w >= 1) & (w <= width) & (h >= 1) & (h <= height)
+    h, w = np.sqrt(area / shape).round(), np.sqrt(area * shape).round()
+    fits = (h >= 1) & (h <= largest[0]) & (w >= 1) & (w <= largest[1])
     first = fits.argmax(1, keepdims=True)
-    bounded = min(max(width / height, ratio[0]), ratio[1])
-    whole_h, whole_w = min(height, round(width / bounded)), min(width, round(height * bounded))
-    found = fits.any(1)
-    h = np.where(found, np.take_along_axis(h, first, 1)[:, 0], whole_h)
-    w = np.where(found, np.take_along_axis(w, first, 1)[:, 0], whole_w)
-    top = np.floor(np.where(found, draws[2, :, 0] * (height - h + 1), (height - h) / 2))
-    left = np.floor(np.where(found, draws[2, :, 1] * (width - w + 1), (width - w) / 2))
-    return torch.from_numpy(np.stack([top, left, h, w], 1).astype(np.int64))
+    h, w = (np.take_along_axis(side, first, 1)[:, 0] for side in (h, w))
+    top, left = np.floor(draws[2, :, 0] * (height - h + 1)), np.floor(draws[2, :, 1] * (width - w + 1))
+    return (np.stack([top, left, h, w], 1) * fits.any(1, keepdims=True)).astype(np.int64)
 
 
 def resample_weights(

@@ -282,8 +282,9 @@ class Packed(Feed):
         device: torch.device | str = "cpu",
         compiled: bool = False,
     ) -> None:
-        if training and augment.randaugment:
-            raise ValueError("packed pictures are varied on the device, which does not know augment.randaugment")
+        for name in ("randaugment", "erase"):
+            if training and getattr(augment, name):
+                raise ValueError(f"packed pictures are varied by crops and flips, and not by augment.{name}")
         self.folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
         self.index = _open_index(self.folder)
         self.classes = tuple(self.index.classes)
@@ -298,7 +299,7 @@ class Packed(Feed):
         self.scale, self.shift = 1 / (255 * std), -mean / std
         side, mode, dtype = self.index.side, augment.interpolation, product_dtype(self.device)
         self.whole = centre_weights(side, data.size, data.size, mode, dtype, self.device)
-        self.centre = centre_weights(side, data.size, round(data.size / data.crop_pct), mode, dtype, self.device)
+        self.centre = centre_weights(side, data.size, data.shorter, mode, dtype, self.device)
         # One by one, the operations that make the weights take four times as long as the products that they are for.
         self.vary = torch.compile(self._vary, dynamic=False) if compiled else self._vary
 

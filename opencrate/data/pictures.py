@@ -34,7 +34,6 @@ __all__ = [
 log = logging.getLogger("opencrate")
 
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")
-IDX_AXES = {"images-idx3": 3, "labels-idx1": 1}
 
 
 class Pictures(Protocol):
@@ -303,17 +302,36 @@ def _torchvision(name: str, root: str, split: str) -> Any:
 
 
 def _idx(root: Path, training: bool) -> Arrays:
-    """MNIST's file format, gzipped or not: four bytes that tell the type and the axes, the axes, the values."""
+    """MNIST's file format, gzipped or not: four bytes that tell the type and the axes, the axes, the values.
+
+    Colour is a fourth axis, of three. Classes are named by the lines of classes.txt, or else numbered.
+    """
     prefix = "train" if training else "t10k"
-    images, targets = (_idx_file(root, f"{prefix}-{kind}-ubyte", axes) for kind, axes in IDX_AXES.items())
+    axes = next((axes for axes in (3, 4) if _found(root, f"{prefix}-images-idx{axes}-ubyte")), 3)
+    name = f"{prefix}-images-idx{axes}-ubyte"
+    images, targets = _idx_file(root, name, axes), _idx_file(root, f"{prefix}-labels-idx1-ubyte", 1)
+    if images.shape[3:] not in ((), (3,)):
+        raise ValueError(f"{root} holds pictures of {images.shape[3]} channels for {prefix}, where colour has 3")
     if len(images) != len(targets):
         raise ValueError(f"{root} holds {len(images)} pictures and {len(targets)} classes for {prefix}")
-    classes = map(str, range(int(targets.max(initial=0)) + 1))
-    return Arrays(images, targets, classes, f"{prefix}-images-idx3-ubyte")
+    return Arrays(images, targets, _idx_classes(root, int(targets.max(initial=0)) + 1), name)
+
+
+def _idx_classes(root: Path, count: int) -> list[str]:
+    if not (file := root / "classes.txt").is_file():
+        return [str(i) for i in range(count)]
+    names = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+    if len(names) < count:
+        raise ValueError(f"{file} names {len(names)} classes and the pictures have {count}")
+    return names
+
+
+def _found(root: Path, name: str) -> Path | None:
+    return next((root / f for f in (name, f"{name}.gz") if (root / f).is_file()), None)
 
 
 def _idx_file(root: Path, name: str, axes: int) -> np.ndarray:
-    file = next((root / f for f in (name, f"{name}.gz") if (root / f).is_file()), None)
+    file = _found(root, name)
     if file is None:
         raise ValueError(f"{root} holds neither {name} nor {name}.gz")
     try:

@@ -17,8 +17,8 @@ class Dataset(Settings):
     """Which pictures, and how they enter the network.
 
     Args:
-        name: digits (built in), folder, torch/NAME (torchvision's), idx (MNIST's file format), hfds/NAME (Hugging
-            Face), wds (WebDataset shards) or packed (written by `opencrate pack`).
+        name: digits (built in), folder, torch/NAME (torchvision's), idx (MNIST's file format, of grey or
+            colour pictures), hfds/NAME (Hugging Face), wds (WebDataset shards) or packed (written by `opencrate pack`).
         root: the folder, or for wds the folder or address before the shards' names.
         train: the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
         validation: the split that is evaluated after every epoch.
@@ -59,6 +59,11 @@ class Dataset(Settings):
         if not 0 <= self.broken <= 1:
             raise ValueError(f"data.broken is a share, between 0 and 1, got {self.broken}")
 
+    @property
+    def shorter(self) -> int:
+        """Pixels of the shorter side of a picture whose centre is evaluated."""
+        return round(self.size / self.crop_pct)
+
 
 @dataclass(frozen=True)
 class Augmentation(Settings):
@@ -71,6 +76,7 @@ class Augmentation(Settings):
         padding: black border of a padded crop, as a share of the side.
         flip: probability of a horizontal flip.
         randaugment: torchvision-nN-mM for torchvision's RandAugment(N, M), or a string of timm's (rand-m9-mstd0.5).
+        erase: probability that a rectangle of 2 to 33 % of a picture is blanked, to the mean colour.
         mixup: alpha of mixup, 0 for none.
         cutmix: alpha of cutmix, 0 for none.
         interpolation: how pictures are resized.
@@ -82,6 +88,7 @@ class Augmentation(Settings):
     padding: float = 0.125
     flip: float = 0.5
     randaugment: str = ""
+    erase: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
     interpolation: Literal["bicubic", "bilinear"] = "bicubic"
@@ -93,8 +100,9 @@ class Augmentation(Settings):
             raise ValueError(f"augment.ratio must be two positive numbers in order, got {self.ratio}")
         if not 0 <= self.padding <= 1:
             raise ValueError(f"augment.padding must be between 0 and 1, got {self.padding}")
-        if not 0 <= self.flip <= 1:
-            raise ValueError(f"augment.flip is a probability, got {self.flip}")
+        for name in ("flip", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"augment.{name} is a probability, got {getattr(self, name)}")
         if self.mixup < 0 or self.cutmix < 0:
             raise ValueError(f"augment.mixup and augment.cutmix must not be negative, got {self.mixup}, {self.cutmix}")
 

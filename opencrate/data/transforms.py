@@ -9,7 +9,7 @@ from torchvision import transforms as T
 
 from .settings import Augmentation, Dataset
 
-__all__ = ["Transform", "evaluation_transform", "training_transform", "whole_transform"]
+__all__ = ["Transform", "evaluation_transform", "randaugment", "training_transform", "whole_transform"]
 
 Transform = Callable[[Image.Image], Tensor]
 """A picture → uint8 (c, size, size)."""
@@ -17,7 +17,7 @@ Transform = Callable[[Image.Image], Tensor]
 
 def evaluation_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
     """The shorter side to size/crop_pct, then the centre."""
-    resize = T.Resize(round(data.size / data.crop_pct), T.InterpolationMode(interpolation))
+    resize = T.Resize(data.shorter, T.InterpolationMode(interpolation))
     transform: Transform = T.Compose([resize, T.CenterCrop(data.size), T.PILToTensor()])
     return transform
 
@@ -33,7 +33,7 @@ def _whole(data: Dataset, mode: T.InterpolationMode) -> T.Resize:
 
 
 def training_transform(data: Dataset, augment: Augmentation) -> Transform:
-    """RandAugment, crop, flip, in this order; random numbers come from torch's and Python's global generators."""
+    """RandAugment, crop, flip, erasing, in this order, by torch's and Python's global random generators."""
     mode = T.InterpolationMode(augment.interpolation)
     crops: dict[str, list[Callable[..., object]]] = {
         "resized": [T.RandomResizedCrop(data.size, augment.scale, augment.ratio, mode)],
@@ -42,20 +42,22 @@ def training_transform(data: Dataset, augment: Augmentation) -> Transform:
     }
     transform: Transform = T.Compose(
         [
-            *([_randaugment(augment.randaugment, mode, data.in_chans)] if augment.randaugment else []),
+            *([randaugment(augment, data.in_chans)] if augment.randaugment else []),
             *crops[augment.crop],
             T.RandomHorizontalFlip(augment.flip),
             T.PILToTensor(),
+            *([T.RandomErasing(augment.erase, value=[round(255 * m) for m in data.mean])] if augment.erase else []),
         ]
     )
     return transform
 
 
-def _randaugment(text: str, mode: T.InterpolationMode, in_chans: int) -> Callable[[Image.Image], Image.Image]:
+def randaugment(augment: Augmentation, in_chans: int) -> Callable[[Image.Image], Image.Image]:
     """torchvision-n2-m14 is torchvision's RandAugment(2, 14); anything that begins with rand is timm's.
 
     timm clips magnitudes at 10 unless its string lifts the clip (rand-m14-mmax30-n2): two names, two meanings.
     """
+    text, mode = augment.randaugment, T.InterpolationMode(augment.interpolation)
     if found := re.fullmatch(r"torchvision-n(\d+)-m(\d+)", text):
         chosen: T.RandAugment = T.RandAugment(int(found[1]), int(found[2]), interpolation=mode)
         if chosen.magnitude >= chosen.num_magnitude_bins:

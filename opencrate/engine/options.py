@@ -19,8 +19,9 @@ class Options:
         parallel: ddp (the network whole on each process) or fsdp (its layers in shards).
         micro_batch: most pictures that pass through the network at once on a process; the global batch stays.
         workers: processes that decode pictures, for each training process; none for as many as there are cores, to 16.
-        save_minutes: minutes between checkpoints within an epoch; there is one at the end of every epoch.
+        save_minutes: minutes between checkpoints within an epoch.
         save_steps: steps between checkpoints within an epoch, 0 for none.
+        save_epochs: save a checkpoint after every n-th epoch, and at the end.
         keep_epochs: keep the checkpoint of every n-th epoch for good, 0 for none.
         evaluate_epochs: evaluate and show the layers after every n-th epoch, and at the end.
         log_steps: steps between lines of metrics.jsonl.
@@ -36,6 +37,7 @@ class Options:
     workers: int | None = None
     save_minutes: float = 10.0
     save_steps: int = 0
+    save_epochs: int = 1
     keep_epochs: int = 0
     evaluate_epochs: int = 1
     log_steps: int = 50
@@ -44,7 +46,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.out is not None:
             object.__setattr__(self, "out", Path(self.out))  # a string will do
-        for name in ("processes", "micro_batch", "evaluate_epochs", "log_steps"):
+        for name in ("processes", "micro_batch", "save_epochs", "evaluate_epochs", "log_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("save_minutes", "save_steps", "keep_epochs", "workers"):

@@ -208,7 +208,8 @@ class Training:
             self._evaluate(epoch)
         self._open_the_box(epoch + 1, shown=evaluated)
         keep = self.options.keep_epochs and (epoch + 1) % self.options.keep_epochs == 0
-        if self.bad_steps == 0 or stop:
+        due = final or stop or keep or (epoch + 1) % self.options.save_epochs == 0
+        if due and (self.bad_steps == 0 or stop):
             self._save(epoch + 1 if keep else None)
         if stop and not final:
             raise Stopped(self.signal or signal.SIGTERM, self.step)

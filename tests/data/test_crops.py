@@ -3,13 +3,14 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import ks_2samp
-from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
 from opencrate.data.crops import (
     centre_weights,
     crop_and_resize,
     crop_boxes,
+    erased_boxes,
     resample,
     resample_weights,
     shifted_weights,
@@ -106,6 +107,21 @@ def test_boxes_are_distributed_as_torchvisions(rng, height, width, scale, ratio)
     for features in (lambda b: b[:, 2] * b[:, 3], lambda b: b[:, 3] / b[:, 2], lambda b: b[:, 0], lambda b: b[:, 1]):
         assert ks_2samp(features(ours), features(theirs)).pvalue > 0.01
     assert (ours[:, :2] >= 0).all()
+    assert (ours[:, 0] + ours[:, 2] <= height).all()
+    assert (ours[:, 1] + ours[:, 3] <= width).all()
+
+
+@pytest.mark.parametrize(("height", "width", "empty"), [(32, 32, False), (12, 60, False), (1, 64, True)])
+def test_erased_boxes_are_distributed_as_torchvisions(rng, height, width, empty):
+    """It returns the whole picture where none of its draws is smaller, and puts it in its own place."""
+    ours = erased_boxes(4000, height, width, rng).double().numpy()
+    eraser, picture = RandomErasing(), torch.empty(1, height, width)
+    torch.manual_seed(0)
+    draws = [RandomErasing.get_params(picture, eraser.scale, eraser.ratio, [0.0])[:4] for _ in range(4000)]
+    theirs = np.array([(0, 0, 0, 0) if box[2:] == (height, width) else box for box in draws], float)
+    for features in (lambda b: b[:, 2], lambda b: b[:, 3], lambda b: b[:, 0], lambda b: b[:, 1]):
+        assert ks_2samp(features(ours), features(theirs)).pvalue > 0.01
+    assert (ours == 0).all() == empty
     assert (ours[:, 0] + ours[:, 2] <= height).all()
     assert (ours[:, 1] + ours[:, 3] <= width).all()
 

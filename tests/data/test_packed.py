@@ -205,7 +205,8 @@ class TestOpen:
             (settings(tmp_path), Augmentation(), "holds no packed pictures"),
             (settings(packed, in_chans=1, mean=(0.5,), std=(0.5,)), Augmentation(), "has 3 channels"),
             (settings(packed, num_classes=2), Augmentation(), "give --data.num-classes 3"),
-            (settings(packed), Augmentation(randaugment="torchvision-n2-m14"), "augment.randaugment"),
+            (settings(packed), Augmentation(randaugment="torchvision-n2-m14"), "and not by augment.randaugment$"),
+            (settings(packed), Augmentation(erase=0.1), "and not by augment.erase$"),
         ):
             with pytest.raises(ValueError, match=reason):
                 Packed(data, augment, True)

@@ -286,6 +286,8 @@ class TestIdx:
 
     def files(self, root: Path, zipped: bool, prefix: str = "train", **changes: np.ndarray) -> tuple[Path, Path]:
         contents = {"images-idx3": self.images, "labels-idx1": self.targets, **changes}
+        if "images-idx4" in changes:
+            del contents["images-idx3"]
         paths = []
         for kind, values in contents.items():
             file = root / f"{prefix}-{kind}-ubyte{'.gz' if zipped else ''}"
@@ -303,6 +305,38 @@ class TestIdx:
             np.testing.assert_array_equal(pictures.picture(i), self.images[i])
             assert pictures.target(i) == self.targets[i]
         assert pictures.name(2) == f"{'train' if training else 't10k'}-images-idx3-ubyte picture 2"
+
+    @pytest.mark.parametrize("zipped", [False, True])
+    @pytest.mark.parametrize("prefix", ["train", "t10k"])
+    def test_colour(self, tmp_path, zipped, prefix):
+        images = RNG.integers(0, 256, (6, 5, 4, 3), np.uint8)
+        self.files(tmp_path, zipped, prefix, **{"images-idx4": images})
+        pictures = open_pictures(settings(tmp_path, "idx"), prefix == "train")
+        for i in range(6):
+            assert pictures.picture(i).mode == "RGB"
+            np.testing.assert_array_equal(pictures.picture(i), images[i])
+            assert pictures.target(i) == self.targets[i]
+        assert pictures.name(2) == f"{prefix}-images-idx4-ubyte picture 2"
+
+    def test_colour_of_other_axes(self, tmp_path):
+        self.files(tmp_path, False, **{"images-idx4": np.zeros((6, 5, 4, 2), np.uint8)})
+        with refused(f"{tmp_path} holds pictures of 2 channels for train, where colour has 3"):
+            open_pictures(settings(tmp_path, "idx"), True)
+        self.files(tmp_path, False, **{"images-idx4": np.zeros((7, 5, 4, 3), np.uint8)})
+        with refused(f"{tmp_path} holds 7 pictures and 6 classes for train"):
+            open_pictures(settings(tmp_path, "idx"), True)
+        self.files(tmp_path, False, **{"images-idx4": self.images})
+        with refused(f"{tmp_path}/train-images-idx4-ubyte is damaged: it does not begin as 4 axes of bytes do"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_names_of_the_classes(self, tmp_path):
+        """One that no picture has is a class all the same."""
+        self.files(tmp_path, False)
+        (tmp_path / "classes.txt").write_text("cat\nsea lion \nlynx\n\nélan\n", "utf-8")
+        assert open_pictures(settings(tmp_path, "idx"), True).classes == ("cat", "sea lion", "lynx", "élan")
+        (tmp_path / "classes.txt").write_text("cat\ndog")
+        with refused(f"{tmp_path}/classes.txt names 2 classes and the pictures have 3"):
+            open_pictures(settings(tmp_path, "idx"), True)
 
     def test_missing(self, tmp_path):
         _, labels = self.files(tmp_path, False)

@@ -8,10 +8,11 @@ from PIL import Image
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
-from opencrate.data.feed import Split
+from opencrate.data.feed import Split, generator
 from opencrate.data.pictures import Arrays, open_pictures
 from opencrate.data.resident import Resident, fits
 from opencrate.data.settings import Augmentation, Dataset
+from opencrate.data.variation import vary
 
 SIZE, COUNT = 8, 26
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -60,7 +61,7 @@ class TestCrop:
         feed, pictures = resident(in_chans), made_up(in_chans)
         moves = [(top, left, flip) for top in range(5) for left in range(5) for flip in (False, True)]
         chosen = torch.arange(len(moves)) % COUNT
-        mine = feed.crop(chosen, torch.tensor([m[:2] for m in moves]), torch.tensor([m[2] for m in moves]))
+        mine = feed.crop(feed.images, chosen, torch.tensor([m[:2] for m in moves]), torch.tensor([m[2] for m in moves]))
         for k, (top, left, flip) in enumerate(moves):
             image = F.crop(F.pad(pictures.picture(int(chosen[k])), [2]), top, left, SIZE, SIZE)
             image = F.pil_to_tensor(F.hflip(image) if flip else image)
@@ -138,6 +139,152 @@ class TestTrain:
         assert torch.equal(feed.images[4], whole)
 
 
+RANDAUGMENT = Augmentation("padded", padding=0.25, randaugment="torchvision-n2-m14")
+
+
+class TestRandAugment:
+    def test_the_border_is_added_afterwards(self):
+        """Two black lines and columns on every side, whatever became of what is within them."""
+        feed = resident(augment=RANDAUGMENT)
+        varied = feed._varied(0)
+        for border in (varied[..., :2, :], varied[..., -2:, :], varied[..., :2], varied[..., -2:]):
+            assert border.eq(0).all()
+        assert (varied != feed.images).any(0).any(0)[2:-2, 2:-2].all()
+
+    def test_is_what_is_cropped_and_flipped(self):
+        """Without either, a batch is the varied pictures; the feed's own are as before."""
+        feed = resident(augment=Augmentation("none", flip=0.0, randaugment="torchvision-n1-m14"))
+        expected = feed.images.clone()
+        vary(expected, T.RandAugment(1, 14, interpolation=T.InterpolationMode.BICUBIC), generator(0, 3, 2))
+        before = feed.images.clone()
+        for target, image in trained(feed).items():
+            assert torch.equal(image, feed.normalise(expected[target, None])[0])
+        assert torch.equal(feed.images, before)
+        assert sum(torch.equal(a, b) for a, b in zip(expected, before, strict=True)) < COUNT / 3
+
+    @pytest.mark.parametrize("in_chans", [1, 3])
+    def test_follows_from_seed_and_epoch(self, in_chans):
+        first, again, later, other = (
+            trained(resident(in_chans, RANDAUGMENT, seed=seed), epoch=epoch)
+            for seed, epoch in ((0, 0), (0, 0), (0, 1), (1, 0))
+        )
+        assert same(first, again)
+        for variant in (later, other):
+            both = first.keys() & variant.keys()
+            assert sum(torch.equal(first[target], variant[target]) for target in both) < len(both) / 4
+
+    @pytest.mark.parametrize(("world", "parts"), [(2, 1), (2, 2), (4, 1)])
+    def test_is_the_same_on_any_number_of_processes(self, world, parts):
+        feeds = [resident(augment=RANDAUGMENT) for _ in range(world)]
+        shares = (feed.train(3, 0, Split(8, parts, rank, world)) for rank, feed in enumerate(feeds))
+        assert same(union(batch for share in shares for batch in share), trained(resident(augment=RANDAUGMENT)))
+
+    def test_begins_anywhere(self):
+        whole = list(resident(augment=RANDAUGMENT).train(3, 0, Split(8)))
+        tail = list(resident(augment=RANDAUGMENT).train(3, 1, Split(8)))
+        assert [len(whole), len(tail)] == [3, 2]
+        for (a, b), (c, d) in zip(whole[1:], tail, strict=True):
+            assert torch.equal(a, c)
+            assert torch.equal(b, d)
+
+    def test_leaves_what_else_is_drawn_as_it_was(self):
+        """No round at all: the crops and flips are those of a feed without it."""
+        none = Augmentation("padded", padding=0.25, randaugment="torchvision-n0-m14")
+        assert same(trained(resident(augment=none)), trained(resident()))
+
+    def test_evaluation_is_not_varied(self):
+        feed, plain = (resident(augment=augment, varied=False) for augment in (RANDAUGMENT, PADDED))
+        assert same(union(feed.evaluate(8)), union(plain.evaluate(8)))
+
+    def test_an_unknown_string_is_refused(self):
+        with pytest.raises(ValueError, match=r"^augment.randaugment 'auto' is neither torchvision-nN-mM nor [^\n]*$"):
+            resident(augment=Augmentation("padded", randaugment="auto"))
+
+
+class TestErase:
+    def erased(self, share: float, count: int = 4000) -> torch.Tensor:
+        """Where pictures of one colour, which is not the mean, became zero: (count, SIZE, SIZE)."""
+        images = np.full((count, 16, 16, 3), 255, np.uint8)
+        pictures = Arrays(images, np.zeros(count, int), "ab", "made-up")
+        feed = Resident(pictures, settings(size=16), Augmentation("none", erase=share), True)
+        ((batch, _),) = feed.train(0, 0, Split(count))
+        zero = batch == 0  # exactly
+        assert torch.equal(zero.any(1), zero.all(1))
+        untouched = feed.normalise(torch.full((1, 3, 1, 1), 255))
+        assert torch.equal(batch, torch.where(zero, 0.0, untouched))
+        return zero.all(1)
+
+    @pytest.mark.parametrize("share", [0.25, 1.0])
+    def test_share_of_pictures(self, share):
+        count = self.erased(share).flatten(1).any(1).sum().item()
+        assert count == pytest.approx(4000 * share, abs=5 * (4000 * share * (1 - share)) ** 0.5)
+
+    def test_rectangles(self):
+        """Full, of 2 to 33 % of 256 pixels but for the rounding of their sides, anywhere."""
+        erased = self.erased(1.0)
+        areas, heights, widths = erased.sum((1, 2)), erased.any(2).sum(1), erased.any(1).sum(1)
+        assert torch.equal(areas, heights * widths)
+        assert ((heights - 0.5) * (widths - 0.5)).max() <= 0.33 * 256
+        assert ((heights + 0.5) * (widths + 0.5)).min() >= 0.02 * 256
+        assert areas.double().mean().item() == pytest.approx(0.175 * 256, rel=0.03)  # the mean of U(0.02, 0.33)
+        assert erased.any(0).all()
+
+    def test_nothing_else_changes(self):
+        """Neither by a share of zero, nor outside the rectangles by one of a half."""
+        zero, half = (
+            trained(resident(augment=Augmentation("padded", padding=0.25, erase=share))) for share in (0.0, 0.5)
+        )
+        plain = trained(resident())
+        assert same(plain, zero)
+        changed = [target for target in plain if not torch.equal(plain[target], half[target])]
+        assert 4 < len(changed) < 20
+        for target in plain:
+            outside = half[target] != 0
+            assert torch.equal(half[target][outside], plain[target][outside])
+
+    def test_is_the_same_on_any_number_of_processes(self):
+        augment = Augmentation("padded", erase=0.5)
+        assert same(trained(resident(augment=augment), 2, 2), trained(resident(augment=augment)))
+
+    @pytest.mark.parametrize("share", [-0.1, 1.1])
+    def test_is_a_probability(self, share):
+        with pytest.raises(ValueError, match=rf"^augment.erase is a probability, got {share}$"):
+            Augmentation(erase=share)
+
+
+class TestDecode:
+    @pytest.mark.parametrize("in_chans", [1, 3])
+    @pytest.mark.parametrize(("varied", "crop_pct"), [(True, 0.5), (False, 1.0), (False, 0.99)])
+    def test_arrays_of_the_size_are_taken_as_they_are(self, in_chans, varied, crop_pct, monkeypatch):
+        """And are what they would become one by one."""
+        pictures, data = made_up(in_chans), settings(in_chans, crop_pct=crop_pct)
+        monkeypatch.setattr("opencrate.data.resident._is_prepared", lambda *given: False)
+        expected = Resident(pictures, data, PADDED, varied)
+        monkeypatch.undo()
+        monkeypatch.setattr(Arrays, "picture", lambda *given: pytest.fail("a picture was decoded"))
+        feed = Resident(pictures, data, PADDED, varied)
+        assert torch.equal(feed.images, expected.images)
+        assert torch.equal(feed.targets, expected.targets)
+        assert (feed.targets.dtype, len(feed.broken)) == (torch.int64, 0)
+        pictures.images[:] = 0  # which remain the set's own
+        assert torch.equal(feed.images, expected.images)
+
+    @pytest.mark.parametrize(
+        ("shape", "in_chans", "data", "varied"),
+        [
+            ((SIZE, SIZE), 3, settings(3, crop_pct=0.5), False),
+            ((SIZE, SIZE), 1, settings(3), True),
+            ((SIZE, SIZE), 3, settings(1), True),
+            ((SIZE, SIZE + 1), 3, settings(3), True),
+        ],
+    )
+    def test_others_are_not(self, shape, in_chans, data, varied):
+        pictures, seen = made_up(in_chans, shape), []
+        pictures.picture = lambda i: seen.append(i) or Arrays.picture(pictures, i)
+        Resident(pictures, data, PADDED, varied)
+        assert seen == list(range(COUNT))
+
+
 class TestEvaluate:
     @pytest.mark.parametrize("world", [1, 2, 3, 8, 26, 40])
     @pytest.mark.parametrize("batch", [1, 5, 100])
@@ -207,6 +354,8 @@ class TestFits:
             (Augmentation("none"), True, True),
             (Augmentation("resized"), True, False),
             (Augmentation("resized"), False, True),
+            (Augmentation("padded", randaugment="torchvision-n2-m14", erase=0.5), True, True),
+            (Augmentation("resized", randaugment="torchvision-n2-m14"), True, False),
             (Augmentation("padded", randaugment="rand-m9"), True, False),
             (Augmentation("padded", randaugment="rand-m9"), False, True),
         ],

@@ -88,6 +88,23 @@ class TestTraining:
         mine = training_transform(settings(crop_pct=0.5), Augmentation("none", flip=flip))(photo)
         assert torch.equal(mine, F.pil_to_tensor(F.hflip(whole) if flip else whole))
 
+    def test_erased_last_to_the_mean_colour(self, photo):
+        plain = F.pil_to_tensor(F.hflip(F.resize(photo, [32, 32], BICUBIC)))
+        data = settings(mean=(0.2, 0.4, 0.601))
+        colour = torch.tensor([51, 102, 153], dtype=torch.uint8).view(3, 1, 1)
+        seen = set()
+        for seed in range(20):
+            with seeded(seed):
+                mine = training_transform(data, Augmentation("none", flip=1.0, erase=0.5))(photo)
+            with seeded(seed):
+                torch.rand(1)  # for the flip
+                erased = torch.rand(1).item() < 0.5
+                box = T.RandomErasing.get_params(plain, (0.02, 0.33), (0.3, 3.3), [0.0])[:4]
+            assert torch.equal(mine, F.erase(plain, *box, colour) if erased else plain)
+            seen.add(box if erased else None)
+        assert None in seen
+        assert len(seen) > 5
+
     def test_whole(self, photo):
         expected = F.pil_to_tensor(F.resize(photo, [32, 32], BILINEAR))
         assert torch.equal(whole_transform(settings(crop_pct=0.5), "bilinear")(photo), expected)

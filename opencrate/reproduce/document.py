@@ -1,0 +1,319 @@
+"""RESULTS.md: every table beside the paper's, a verdict on every claim, the figures, and what made them."""
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..analysis import figures
+from ..engine.folder import write_atomically
+from ..measures import DEFINITIONS, LayerTable
+from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
+from .claims import Difference, claims
+from .performing import FIGURES
+from .plan import LIGHT, PARTS, STRONG, Plan
+from .results import Results
+
+__all__ = ["write_document"]
+
+NAME, NOTES = "RESULTS.md", "notes.md"
+PAPER: dict[str, dict[str, float]] = {
+    "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
+    "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},
+    "ImageNet → CIFAR-10": {
+        "CRATE-T": 95.5, "CRATE-S": 96.0, "CRATE-B": 96.8, "CRATE-L": 97.2, "ViT-T": 96.6, "ViT-S": 97.2,
+    },
+    "ImageNet → CIFAR-100": {
+        "CRATE-T": 78.9, "CRATE-S": 81.0, "CRATE-B": 82.7, "CRATE-L": 83.6, "ViT-T": 81.8, "ViT-S": 83.2,
+    },
+    "ImageNet → Flowers-102": {
+        "CRATE-T": 84.6, "CRATE-S": 87.1, "CRATE-B": 88.7, "CRATE-L": 88.3, "ViT-T": 85.1, "ViT-S": 88.5,
+    },
+    "ImageNet → Pets": {
+        "CRATE-T": 81.4, "CRATE-S": 84.9, "CRATE-B": 85.3, "CRATE-L": 87.4, "ViT-T": 88.5, "ViT-S": 88.6,
+    },
+}  # fmt: skip
+BASE = PAPER["ImageNet"]["CRATE-B"]
+_SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
+WORDS = {
+    "eta_0.02": "η = 0.02 (0.1)",
+    "eta_0.5": "η = 0.5 (0.1)",
+    "lam_0.02": "λ = 0.02 (0.1)",
+    "lam_0.5": "λ = 0.5 (0.1)",
+    "epochs_90": "0.6 × the epochs",
+    "epochs_300": "2 × the epochs",
+    "wd_1.0": "weight decay 1.0 (0.5)",
+    "wd_0.05": "weight decay 0.05 (0.5)",
+    "lr_4.8e-4": "2 × the learning rate",
+    "lr_1.2e-4": "½ × the learning rate",
+    "mssa_tied": "tied MSSA, without a free output map",
+    "prox_mm": "proximal majorisation instead of ISTA",
+    "prox_mm_tight": "the same with the tight bound (ours)",
+    "softmax_step": "tied, the skip weighted by 1 − κγ (ours)",
+    "gradient_step": "the exact gradient of R^c (ours)",
+}
+
+
+def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
+    """Write RESULTS.md and its figures to `folder`; `out` has the figures that need networks."""
+    drawn = folder if folder == out else folder / "results"
+    pictures = _Pictures(drawn / FIGURES if folder == out else drawn, folder)
+    if folder != out:
+        drawn.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(results.file, drawn / f"{plan.scale}.json")
+    sections = [
+        _heading(plan, results),
+        _claims(plan, results),
+        _table1(plan, results),
+        _table2(plan, results),
+        _table3(plan, results),
+        _strong(plan, results),
+        _layers(plan, results, pictures),
+        _epochs(plan, results, pictures),
+        _looked(plan, results, out, pictures),
+        _audit(plan, results),
+        _notes(drawn),
+        _state(plan, results),
+    ]
+    text = "\n\n".join(section for section in sections if section) + "\n"
+    file = folder / NAME
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, text)
+    return file
+
+
+class _Pictures:
+    """Figures beside the document, and the lines that show them."""
+
+    def __init__(self, folder: Path, document: Path) -> None:
+        self.folder, self.document = folder, document
+
+    def draw(self, figure: Any, name: str, words: str) -> str:
+        png, pdf = figures.save(figure, self.folder, name)
+        pdf.unlink()
+        return self._shown(png, words)
+
+    def copy(self, file: Path, words: str) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        there = self.folder / file.name
+        if file.resolve() != there.resolve():
+            shutil.copyfile(file, there)
+        return self._shown(there, words)
+
+    def _shown(self, file: Path, words: str) -> str:
+        return f"![{words}]({file.relative_to(self.document).as_posix()})"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *map(list, rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _heading(plan: Plan, results: Results) -> str:
+    done = [row for _, row in results.of(plan)]
+    command = f"opencrate reproduce --scale {plan.scale}{_SETS.get(plan.scale, '')}"
+    return (
+        "# Results\n\n"
+        f"The paper's tables and figures at the scale `{plan.scale}`, as `{command}` writes them: no number here was"
+        f" written by hand.\n\n{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on"
+        " validation pictures after the last epoch, mean ± standard deviation over seeds."
+    )
+
+
+def _made(done: list[dict[str, Any]]) -> str:
+    if not done:
+        return ""
+    hardware, versions, days = (
+        sorted({made(row["made"]) for row in done})
+        for made in (
+            lambda made: made["hardware"],
+            lambda made: f"torch {made['torch']}, timm {made['timm']}",
+            lambda made: made["started"][:10],
+        )
+    )
+    minutes = sum(row["seconds"] for row in done) / 60
+    period = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f" on {'; '.join(hardware)} ({'; '.join(versions)}), {minutes:,.0f} minutes in all, {period}"
+
+
+def _claims(plan: Plan, results: Results) -> str:
+    rows = ((claim.text, f"**{claim.verdict}**", claim.evidence) for claim in claims(plan, results))
+    return (
+        "## What holds\n\n"
+        + _table(("the paper says", "at this scale", "evidence"), rows)
+        + "\n\nA difference of accuracies counts if it is more than twice its standard error over the seeds, the"
+        " number after ±. The definitions of R^c are in docs/NOTATION.md."
+    )
+
+
+def _models(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(run.model for run in plan.runs))
+
+
+def _table1(plan: Plan, results: Results) -> str:
+    runs = [run for run in plan.runs if "table1" in run.parts]
+    models, tasks = _models(plan), list(dict.fromkeys(run.task for run in runs))
+    sizes = {run.model: row["parameters"] for run, row in results.of(plan) if run.start is None}
+    rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
+    rows += [[task, *(str(results.accuracy(model, task) or "–") for model in models)] for task in tasks]
+    columns = list(PAPER["ImageNet"])
+    paper = [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
+    return (
+        f"## Table 1: {PARTS['table1']}\n\n"
+        + _table(["", *models], rows)
+        + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it. The paper's:\n\n"
+        + _table(["", *columns], paper)
+    )
+
+
+def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:
+    run = next((run for run in plan.runs if part in run.parts), None)
+    if run is None:
+        return ""
+    base = results.accuracy(run.model, run.task)
+    rows = [[f"{run.model} as it is", str(base or "–"), "", f"{BASE:.1f}", ""]]
+    variants = dict.fromkeys(other.variant for other in plan.runs if part in other.parts and other.variant != LIGHT)
+    for name in variants:
+        sample = results.accuracy(run.model, run.task, name)
+        difference = str(Difference.of(sample, base)) if sample and base else "–"
+        theirs = [f"{paper[name]:.1f}", f"{paper[name] - BASE:+.1f}".replace("-", "−")] if name in paper else ["–", ""]
+        rows.append([WORDS.get(name, name), str(sample or "–"), difference, *theirs])
+    head = ("", f"{run.model}, {run.task}", "difference", "paper, CRATE-B, ImageNet", "difference")
+    return f"## {part.replace('table', 'Table ')}: {PARTS[part]}\n\n" + _table(head, rows)
+
+
+def _table2(plan: Plan, results: Results) -> str:
+    return _varied(plan, results, "table2", {name: top1 for name, (_, top1) in HYPERPARAMETERS.items()})
+
+
+def _table3(plan: Plan, results: Results) -> str:
+    return _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
+
+
+def _strong(plan: Plan, results: Results) -> str:
+    runs = [run for run in plan.runs if run.variant == STRONG]
+    if not runs:
+        return ""
+    rows = []
+    for model in dict.fromkeys(run.model for run in runs):
+        run = next(run for run in runs if run.model == model)
+        light, strong = results.accuracy(model, run.task), results.accuracy(model, run.task, STRONG)
+        rows.append([model, str(light or "–"), str(strong or "–"), f"{run.recipe.schedule.epochs}"])
+    return f"## {PARTS['strong'].capitalize()}\n\n" + _table(
+        ("", "the paper's settings", "strong recipe", "epochs"), rows
+    )
+
+
+def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
+    names = ("Rc", "Rc_std", "nonzero", "nonzero_std")
+    rows = ({"layer": i + 1} | {name: values[name][i] for name in names} for i in range(len(values["Rc"])))
+    return LayerTable(DEFINITIONS[definition], values["samples"], tuple(rows))
+
+
+def _opened(plan: Plan, results: Results, look: str) -> Iterator[tuple[str, Any]]:
+    """What was seen in the network of every size, first seed, trained with the paper's settings."""
+    for run, row in results.of(plan):
+        if run.variant == LIGHT and run.start is None and run.recipe.seed == 0 and look in row.get("looks", {}):
+            yield run.model, row["looks"][look]
+
+
+def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
+    found = dict(_opened(plan, results, "fig3"))
+    if not found:
+        return ""
+    model, tables = next(iter(found.items()))
+    lines = [f"## Figure 3: {PARTS['fig3']}"]
+    for name in DEFINITIONS:
+        of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
+        lines.append(
+            pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", f"{model}, by the definition {name}")
+        )
+    if len(found) > 1:
+        sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in found.items()}
+        lines.append(
+            pictures.draw(figures.layer_curves(sizes, "all sizes"), "layers_sizes", "All sizes, by the definition unit")
+        )
+    rows = []
+    for label, values in found.items():
+        for which in ("untrained", "validation"):
+            curve = values["unit"][which]
+            name = f"{label}, {'trained' if which == 'validation' else which}"
+            rows.append([f"{name}: R^c, unit", *(f"{value:.0f}" for value in curve["Rc"])])
+            rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
+    depth = len(rows[0]) - 1
+    lines.append(_table(["layer", *map(str, range(1, depth + 1))], rows))
+    return "\n\n".join(lines)
+
+
+def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:
+    for model, found in _opened(plan, results, "fig4"):
+        definition = next(run.recipe.definition for run in plan.runs if run.model == model)
+        tables = {f"epoch {epoch}": _layer_table(definition, values) for epoch, values in found.items()}
+        if len(tables) > 1:
+            shown = pictures.draw(figures.layer_curves(tables, model), "epochs", f"{model} over its epochs")
+            return f"## Figure 4: {PARTS['fig4']}\n\n{shown}"
+    return ""
+
+
+def _looked(plan: Plan, results: Results, out: Path, pictures: _Pictures) -> str:
+    lines = []
+    for look in ("tokens", "subspaces"):
+        for model, found in _opened(plan, results, look):
+            file = out / FIGURES / found["figure"]
+            kept = pictures.folder / found["figure"]
+            if file.is_file() or kept.is_file():
+                shown = pictures.copy(file if file.is_file() else kept, f"{model}: {PARTS[look]}")
+                lines.append(f"## {PARTS[look].capitalize()} ({model})\n\n{shown}")
+            if "coherence" in found:
+                values = ", ".join(f"{value:.3f}" for value in found["coherence"])
+                lines.append(f"Mean |cos| between directions of different subspaces, by layer: {values}.")
+    return "\n\n".join(lines)
+
+
+def _audit(plan: Plan, results: Results) -> str:
+    for model, found in _opened(plan, results, "audit"):
+        rows = []
+        for i, verdict in enumerate(found["verdicts"]):
+            changes = [
+                f"{100 * found[which][half][i]:+.1f} %".replace("-", "−")
+                for half in ("compress", "sparsify")
+                for which in ("trained", "untrained")
+            ]
+            rows.append(
+                [
+                    str(i + 1),
+                    verdict.partition(":")[0],
+                    *changes,
+                    f"{found['gradient_cosine'][i]:+.2f}".replace("-", "−"),
+                ]
+            )
+        head = ("layer", "as designed?", "R^c at unit length", "untrained", "LASSO", "untrained", "cosine with −∇R^c")
+        return f"## {PARTS['audit'].capitalize()} ({model})\n\n" + _table(head, rows)
+    return ""
+
+
+def _notes(folder: Path) -> str:
+    """What a person noticed, from a file beside the figures: the only words here that are written by hand."""
+    file = folder / NOTES
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+
+
+def _state(plan: Plan, results: Results) -> str:
+    failed = results.failures()
+    missing = [run.key for run in plan.runs if run.key not in results.rows]
+    revisions = sorted({(row["made"]["revision"] or "unknown")[:7] for _, row in results.of(plan)})
+    lines = ["## What made this"]
+    lines.append(
+        f"Revisions {', '.join(revisions)}; every run with its seed, time and accuracy is in the file of results."
+        if revisions
+        else "No run is done."
+    )
+    if failed:
+        lines.append("Runs that failed:\n\n" + "\n".join(f"- `{key}`: {error}" for key, error in failed.items()))
+    if missing:
+        lines.append(
+            f"Not run yet: {len(missing)} of {len(plan.runs)} runs"
+            + (f", `{missing[0]}` the first." if missing else ".")
+        )
+    return "\n\n".join(lines)

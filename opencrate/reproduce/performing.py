@@ -1,0 +1,201 @@
+"""One run of the plan: train its recipe, open its network, and say what was found."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..analysis import figures
+from ..analysis.audit import HALVES, audit
+from ..analysis.geometry import normalised_gram
+from ..engine import Options, train
+from ..engine.folder import RunFolder
+from ..measures import DEFINITIONS, LayerTable, layerwise
+from ..models import trajectory
+from ..recipes import Recipe, differences, read_recipe, recipe_text
+from ..report import Auditing
+from ..report.sections import some
+from ..report.study import Study, open_study
+from .plan import Run
+
+__all__ = ["Place", "perform"]
+
+RUNS, FIGURES = "runs", "figures"
+EVALUATIONS = 10  # of a run
+SAVES = 5  # checkpoints of a run
+EPOCHS = 6  # of which the layers are shown
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the plan is carried out.
+
+    Args:
+        out: the folder of the whole plan.
+        device: of this run.
+        processes: of this run, by torchrun.
+        samples: pictures on which layers are measured.
+    """
+
+    out: Path
+    device: str = "auto"
+    processes: int = 1
+    samples: int = 64
+
+    def folder(self, key: str) -> Path:
+        return self.out.resolve() / RUNS / key
+
+    def has_network(self, key: str) -> bool:
+        return (self.folder(key) / "model" / "config.json").is_file()
+
+
+def perform(run: Run, place: Place) -> dict[str, Any]:
+    """Train, look, and return the row. What was done of it before is not done again."""
+    began, folder, recipe = time.monotonic(), place.folder(run.key), run.recipe
+    if run.start is not None:
+        recipe = replace(recipe, model=replace(recipe.model, start=str(place.folder(run.start))))
+    _clear_another(folder, recipe)
+    result = _trained(recipe, folder, place)
+    made = json.loads((folder / "run.json").read_text(encoding="utf-8"))[-1]
+    hardware = ", ".join(made["hardware"]["gpus"]) or f"{made['hardware']['cpus']} CPU cores"
+    row = {
+        "top1": result["top1"],
+        "best": result["best"]["top1"],
+        "epochs": result["epochs"],
+        "parameters": result["parameters"],
+        "training_seconds": result["training_seconds"],
+        "made": {
+            "revision": made["git"],
+            "hardware": hardware,
+            "started": made["started"],
+            "torch": made["versions"]["torch"],
+            "timm": made["versions"]["timm"],
+        },
+        "looks": _looks(run, folder, place),
+    }
+    spent = result["training_seconds"] + result["start_up_seconds"]  # maybe before this process
+    return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
+
+
+def _clear_another(folder: Path, recipe: Recipe) -> None:
+    """Remove a run of the same name by another recipe: an older plan's."""
+    file = folder / "recipe.yaml"
+    if file.is_file() and differences(read_recipe(file), recipe):
+        shutil.rmtree(folder)
+
+
+def _trained(recipe: Recipe, folder: Path, place: Place) -> dict[str, Any]:
+    often = recipe.schedule.epochs // EVALUATIONS or 1
+    options = Options(
+        out=folder,
+        device=place.device,
+        evaluate_epochs=often,
+        save_epochs=recipe.schedule.epochs // SAVES or 1,
+        tensorboard=False,
+    )
+    if place.processes == 1:
+        return train(recipe, options)
+    file = folder.with_name(f"{folder.name}.yaml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(recipe_text(recipe), encoding="utf-8")
+    command = [sys.executable, "-m", "opencrate", "train", str(file), "--out", str(folder)]
+    command += ["--processes", str(place.processes), "--evaluate-epochs", str(often), "--no-tensorboard"]
+    done = subprocess.run(command, check=False)
+    result = RunFolder(folder).finished()
+    if done.returncode or result is None:
+        raise ValueError(f"torchrun ended with code {done.returncode}")
+    return result
+
+
+def _looks(run: Run, folder: Path, place: Place) -> dict[str, Any]:
+    if not run.looks:
+        return {}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if place.device == "auto" else place.device
+    settings = Auditing(samples=place.samples, device=str(device), batch=min(place.samples, 64))
+    study = open_study(str(folder), settings, torch.device(device), training=True)
+    return {name: LOOKS[name](study, place) for name in run.looks}
+
+
+def _layers(study: Study, place: Place) -> dict[str, Any]:
+    """R^c and non-zero fraction by layer, by every definition, of trained and untrained networks."""
+    found: dict[str, Any] = {}
+    for name in DEFINITIONS:
+        tables = {
+            source.name.split()[0]: layerwise(study.model, study.batches(source), name, resamples=0)
+            for source in study.pictures
+        }
+        if study.untrained is not None:
+            tables["untrained"] = layerwise(study.untrained, study.batches(), name, resamples=0)
+        found[name] = {label: _short(table) for label, table in tables.items()}
+    return found
+
+
+def _epochs(study: Study, place: Place) -> dict[str, Any]:
+    """The same over the epochs, as the run measured itself."""
+    probed = study.probed()
+    return {str(epoch): _short(probed[epoch]) for epoch in some(sorted(probed), EPOCHS)}
+
+
+def _tokens(study: Study, place: Place) -> dict[str, Any]:
+    """Heat maps of a picture's tokens: a random part of the matrix after every layer, as in the paper."""
+    with torch.inference_mode():
+        steps = trajectory(study.model, study.gallery.images[:1])
+        every = {f"after layer {step.layer}": step.Z_next[0].float().cpu() for step in steps}
+    return _saved(figures.heat_maps(every, seed=0), place, "tokens")
+
+
+def _subspaces(study: Study, place: Place) -> dict[str, Any]:
+    """Cosines between the subspaces' directions, and their coherence by layer."""
+    every = {f"layer {i}": layer.U.detach().float().cpu() for i, layer in enumerate(study.model.blocks, 1)}
+    saved = _saved(figures.subspace_grams(every, seed=0), place, "subspaces")
+    return saved | {"coherence": [round(_coherence(U), 4) for U in every.values()]}
+
+
+def _coherence(U: Tensor) -> float:
+    """The mean of |cos| between directions of different subspaces: of what the figure shows."""
+    k, _, p = U.shape
+    others = ~torch.block_diag(*[torch.ones(p, p, dtype=torch.bool)] * k).bool()
+    return normalised_gram(U).abs()[others].mean().item()
+
+
+def _audited(study: Study, place: Place) -> dict[str, Any]:
+    """What every half-step does, as relative changes, beside what the untrained network's do; and the verdicts."""
+    networks = {"trained": study.model, "untrained": study.untrained}
+    found = {name: audit(network, study.batches()) for name, network in networks.items() if network is not None}
+    changes = {
+        name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
+        for name, audited in found.items()
+    }
+    cosines = found["trained"].values["gradient_cosine"].mean(-1)
+    return changes | {
+        "verdicts": [verdict.text for verdict in found["trained"].verdicts()],
+        "gradient_cosine": [float(f"{cosine:.4g}") for cosine in cosines],
+    }
+
+
+def _short(table: LayerTable) -> dict[str, Any]:
+    """Its means and deviations in five digits: enough for any table or figure."""
+    names = ("Rc", "Rc_std", "nonzero", "nonzero_std")
+    return {name: [float(f"{row[name]:.5g}") for row in table.rows] for name in names} | {"samples": table.samples}
+
+
+def _saved(figure: figures.Figure, place: Place, name: str) -> dict[str, Any]:
+    png, _ = figures.save(figure, place.out / FIGURES, name)
+    return {"figure": png.name}
+
+
+LOOKS: dict[str, Callable[[Study, Place], Any]] = {
+    "fig3": _layers,
+    "fig4": _epochs,
+    "tokens": _tokens,
+    "subspaces": _subspaces,
+    "audit": _audited,
+}

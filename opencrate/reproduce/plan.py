@@ -1,0 +1,187 @@
+"""The plan: the runs behind the paper's tables and figures, each a recipe.
+
+A CRATE of dimension d has as many weights in a layer as a ViT of dimension d/2, 3 d²: these are the pairs that are
+compared. Which recipes a plan is made of is in `scales`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..operators.table import suggestion
+from ..recipes import Model, Recipe
+from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
+
+__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "STRONG", "Plan", "Run", "Scale", "plan_of"]
+
+PARTS = {
+    "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
+    "table2": "η, λ, epochs, weight decay and learning rate",
+    "table3": "other compressions and sparsifications",
+    "strong": "how far both go with a strong recipe",
+    "fig3": "R^c and sparsity by layer, of every size, trained and untrained",
+    "fig4": "the same over the epochs of a run",
+    "tokens": "heat maps of the tokens",
+    "subspaces": "the subspaces of every layer",
+    "audit": "what every half-step does",
+}
+LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
+"""Parts that open a network which another part has trained."""
+LIGHT, STRONG = "light", "strong"
+OURS: dict[str, dict[str, Any]] = {
+    "prox_mm_tight": {"sparsify": "prox_mm_tight"},
+    "softmax_step": {"compress": "softmax_step"},
+    "gradient_step": {"compress": "gradient_step"},
+}
+"""What we add to the paper's table of variants: the tight bound, the step with 1 − κγ, the gradient itself."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A recipe of the plan, and what it is for.
+
+    Args:
+        model: the network's name in the tables: CRATE-T, ViT-T.
+        task: the pictures: CIFAR-10, or "Fashion-MNIST → CIFAR-10" where it starts from another run.
+        parts: tables and figures that show it.
+        variant: light (the paper's settings), strong, or what differs from light.
+        start: key of the run whose network it starts from.
+    """
+
+    model: str
+    task: str
+    recipe: Recipe
+    parts: frozenset[str]
+    variant: str = LIGHT
+    start: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in the plan, and its folder's."""
+        task = self.task.lower().replace(" → ", "-to-").replace(" ", "-")
+        return f"{task}/{self.model.lower()}/{self.variant}/seed{self.recipe.seed}"
+
+    @property
+    def looks(self) -> tuple[str, ...]:
+        return tuple(look for look in LOOKS if look in self.parts)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a scale, those that start from others behind these; `samples` pictures show what layers do."""
+
+    scale: str
+    runs: tuple[Run, ...]
+    samples: int
+
+    def __str__(self) -> str:
+        """A line for every run: how long it is, and what for."""
+        width, lines = max(len(run.key) for run in self.runs), list[str]()
+        for run in self.runs:
+            parts = ", ".join(part for part in PARTS if part in run.parts)
+            lines.append(f"{run.key:<{width}}  {run.recipe.schedule.epochs:>4} epochs  {parts}")
+        return "\n".join([*lines, f"{len(self.runs)} runs"])
+
+    def only(self, parts: Iterable[str]) -> "Plan":
+        """The runs of these parts, and those that they start from."""
+        wanted = frozenset(parts) or frozenset(PARTS)
+        for part in sorted(wanted):
+            if part not in PARTS:
+                raise ValueError(f"there is no part {part!r} of the paper{suggestion(part, PARTS)}")
+        chosen = {run.key for run in self.runs if run.parts & wanted}
+        chosen |= {run.start for run in self.runs if run.key in chosen and run.start}
+        kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in chosen)
+        return replace(self, runs=tuple(kept))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What a plan is made of.
+
+    Args:
+        sets: the names of the set that networks are trained on and of a second, for transfer both ways.
+        models: the networks in the table's order.
+        first: trains from scratch on the first set, with the paper's settings.
+        second: the same on the second set, more briefly.
+        tuned: fine-tunes, on either set.
+        strong: trains from scratch on the first set as well as we know how to.
+        longest: the networks that it trains, with their epochs.
+        ablated: the CRATE whose settings and operators are varied.
+        seeds: of every run.
+        samples: pictures on which layers are measured.
+    """
+
+    name: str
+    sets: tuple[str, str]
+    models: dict[str, Model]
+    first: Recipe
+    second: Recipe
+    tuned: Recipe
+    strong: Recipe
+    longest: dict[str, int]
+    ablated: str
+    seeds: int
+    samples: int
+
+
+def plan_of(scale: Scale) -> Plan:
+    """Seed after seed: what has run at any time compares all networks. Fine-tuning comes right after its start."""
+    runs: list[Run] = []
+    for seed in range(scale.seeds):
+        runs += [run for label in scale.models for run in _table1(scale, label, seed)]
+        runs += [_strong(scale, label, epochs, seed) for label, epochs in scale.longest.items()]
+        runs += _ablations(scale, seed)
+    return Plan(scale.name, tuple(runs), scale.samples)
+
+
+def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
+    first, second = scale.sets
+    parts = {"table1"} | ({"fig3"} if _is_crate(label) else set())
+    if label == scale.ablated:
+        parts |= {"table2", "table3"} | (set(LOOKS) if seed == 0 else set())
+    scratch = Run(label, first, _recipe(scale.first, scale.models[label], seed), frozenset(parts))
+    other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
+    yield from (scratch, _tuned(scale, scratch, scale.second), other, _tuned(scale, other, scale.first))
+
+
+def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:
+    """Fine-tuning on the set of the recipe `to`."""
+    task = scale.sets[0] if to is scale.first else scale.sets[1]
+    recipe = replace(scale.tuned, data=to.data, augment=to.augment, seed=start.recipe.seed)
+    return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start=start.key)
+
+
+def _strong(scale: Scale, label: str, epochs: int, seed: int) -> Run:
+    recipe = replace(scale.strong, schedule=replace(scale.strong.schedule, epochs=epochs))
+    parts = frozenset({"strong", "fig3"} if _is_crate(label) else {"strong"})
+    return Run(label, scale.sets[0], _recipe(recipe, scale.models[label], seed), parts, STRONG)
+
+
+def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
+    base = _recipe(scale.first, scale.models[scale.ablated], seed)
+    for name, (changes, _) in HYPERPARAMETERS.items():
+        yield Run(scale.ablated, scale.sets[0], _varied(base, changes), frozenset({"table2"}), name)
+    for name, changed in ({key: changes["model"] for key, (changes, _) in ARCHITECTURES.items()} | OURS).items():
+        recipe = replace(base, model=replace(base.model, **changed))
+        yield Run(scale.ablated, scale.sets[0], recipe, frozenset({"table3"}), name)
+
+
+def _varied(base: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
+    """As the paper varies its own: epochs and learning rate by the same factor, the others to the same value."""
+    paper, parts = imagenet1k_base(), dict[str, Any]()
+    for part, values in changes.items():
+        values = dict(values)
+        if "lr" in values:
+            values["lr"] *= base.optim.lr / paper.optim.lr
+        if "epochs" in values:
+            values["epochs"] = max(1, round(values["epochs"] / paper.schedule.epochs * base.schedule.epochs))
+        parts[part] = replace(getattr(base, part), **values)
+    return replace(base, **parts)
+
+
+def _recipe(base: Recipe, model: Model, seed: int) -> Recipe:
+    return replace(base, model=model, seed=seed)
+
+
+def _is_crate(label: str) -> bool:
+    return label.startswith("CRATE")

@@ -1,0 +1,107 @@
+"""What a person sees while a plan is carried out: bars on a terminal, a line for every run elsewhere."""
+
+import json
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+
+from .performing import Place
+from .plan import Plan, Run
+from .results import Results
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Of the whole plan, and of the runs that are under way."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+        self.bars: Bars | None = None
+        self.tasks: dict[str, TaskID] = {}
+
+    def begin(self, plan: Plan, waiting: list[Run], results: Results) -> None:
+        self.waiting, self.total, self.done = {run.key: run for run in waiting}, len(plan.runs), 0
+        self.known = [(run.model, row["seconds"] / row["epochs"]) for run, row in results.of(plan) if "seconds" in row]
+        done = self.total - len(waiting)
+        before = f", of which {done} are done" if done else ""
+        self._say(f"{plan.scale}: {self.total} runs{before}")
+        if self.console.is_terminal and waiting:
+            columns = (
+                TextColumn("{task.description:<48}"),
+                BarColumn(24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[left]}"),
+            )
+            self.bars = Bars(*columns, console=self.console)
+            self.whole = self.bars.add_task("the whole plan", total=self.total, completed=done, left="")
+            self.bars.start()
+
+    def started(self, run: Run) -> None:
+        if self.bars:
+            self.tasks[run.key] = self.bars.add_task(run.key, total=None, left="")
+
+    def ended(self, run: Run, row: dict[str, Any]) -> None:
+        self.waiting.pop(run.key, None)
+        self.done += 1
+        if "seconds" in row:
+            self.known.append((run.model, row["seconds"] / row["epochs"]))
+        if self.bars and run.key in self.tasks:
+            self.bars.remove_task(self.tasks.pop(run.key))
+        number = self.total - len(self.waiting)
+        told = f"failed: {row['error']}" if "error" in row else f"{row['top1']:.2f} % in {_time(row['seconds'])}"
+        self._say(f"[{number}/{self.total}] {run.key}: {told}{'' if self.bars else self._left()}")
+
+    def show(self, busy: list[tuple[Run, Place]]) -> None:
+        """The bars, from what the runs write down."""
+        if self.bars is None:
+            return
+        self.bars.update(self.whole, completed=self.total - len(self.waiting), left=self._left().lstrip("; "))
+        for run, place in busy:
+            epoch, loss = _newest(place.folder(run.key) / "metrics.jsonl")
+            self.bars.update(
+                self.tasks[run.key], total=run.recipe.schedule.epochs, completed=epoch, left=loss and f"loss {loss:.3f}"
+            )
+
+    def end(self) -> None:
+        if self.bars:
+            self.bars.stop()
+            self.bars = None
+
+    def _left(self) -> str:
+        """What the rest will take, by the time for an epoch of the same network, or of any."""
+        if not self.known or not self.waiting:
+            return ""
+        every = fmean(seconds for _, seconds in self.known)
+        models = {model for model, _ in self.known}
+        paces = {model: fmean(seconds for name, seconds in self.known if name == model) for model in models}
+        left = sum(run.recipe.schedule.epochs * paces.get(run.model, every) for run in self.waiting.values())
+        return f"; about {_time(left)} left"
+
+    def _say(self, text: str) -> None:
+        (self.bars.console if self.bars else self.console).print(text, markup=False)
+
+
+def _newest(metrics: Path) -> tuple[int, float | None]:
+    """Epoch and loss of the last line about training."""
+    try:
+        with metrics.open("rb") as file:
+            file.seek(max(0, metrics.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return 0, None
+    for line in reversed(lines):
+        if '"kind": "train"' in line and line.endswith("}"):
+            values = json.loads(line)
+            return int(values["epoch"]), values["loss"]
+    return 0, None
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,87 @@
+"""`opencrate reproduce`: the plan of a scale, its runs, and what they say, in tables beside the paper's."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .document import write_document
+from .executing import execute, places_for
+from .plan import Plan
+from .progress import Progress
+from .results import Results
+from .scales import plan_for
+
+__all__ = ["Reproduction", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What to reproduce, from which pictures, on which devices.
+
+    Args:
+        scale: smoke (digits, minutes on two cores), small (CIFAR-10 and Fashion-MNIST, hours of a GPU) or full
+            (ImageNet, the paper's own settings).
+        only: parts, with commas or spaces between them: table1, table2, table3, strong, fig3, fig4, tokens, subspaces,
+            audit; all unless given.
+        data: where sets of pictures lie, each as NAME=FOLDER; data/NAME unless given. small has cifar10 and
+            fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets.
+        out: the folder for runs, results and figures; out/reproduce-SCALE unless given. The same command again goes on
+            where it stopped.
+        devices: cpu, cuda:0 …; all GPUs, or the CPU, unless given. Each carries out one run after another.
+        jobs: runs at a time on each device; one on a GPU, one for each core on a CPU, up to four.
+        processes: processes of each run, by torchrun, for a plan whose runs need several GPUs each.
+        document: the folder for RESULTS.md and its figures; the same as `out` unless given.
+        dry: print the plan, and do nothing.
+    """
+
+    scale: Literal["smoke", "small", "full"] = "smoke"
+    only: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    out: Path | None = None
+    devices: tuple[str, ...] = ()
+    jobs: int | None = None
+    processes: int = 1
+    document: Path | None = None
+    dry: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "processes"):
+            if (getattr(self, name) or 1) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def plan(self) -> Plan:
+        folders = dict[str, str]()
+        for given in self.data:
+            name, equals, folder = given.partition("=")
+            if not (name and equals and folder):
+                raise ValueError(f"--data takes NAME=FOLDER, got {given!r}")
+            folders[name] = folder
+        parts = [part for given in self.only for part in given.split(",") if part]
+        return plan_for(self.scale, folders).only(parts)
+
+
+def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:
+    """Carry the plan out as far as it is not done, write the document, and return it with what failed."""
+    plan = settings.plan()
+    out = (settings.out or Path("out") / f"reproduce-{settings.scale}").expanduser()
+    results = Results(out / "results.json", plan.scale)
+    devices, jobs, threads = _workers(settings)
+    progress = Progress()
+    try:
+        execute(plan, results, places_for(plan, out, devices, jobs, settings.processes), threads, progress)
+    finally:
+        progress.end()
+    file = write_document(plan_for(settings.scale, {}), results, out, (settings.document or out).expanduser())
+    keys = {run.key for run in plan.runs}
+    return file, {key: error for key, error in results.failures().items() if key in keys}
+
+
+def _workers(settings: Reproduction) -> tuple[tuple[str, ...], int, int]:
+    """Devices, runs at a time on each, and threads for a run."""
+    import torch
+
+    devices = settings.devices or tuple(f"cuda:{i}" for i in range(torch.cuda.device_count())) or ("cpu",)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = settings.jobs or (min(4, cores) if devices == ("cpu",) else 1)
+    return devices, jobs, max(1, cores // (jobs * len(devices)))

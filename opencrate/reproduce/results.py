@@ -1,0 +1,105 @@
+"""What a plan has found so far: one row for every run, in one file that is whole after any kill."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from ..engine.folder import write_atomically
+from ..engine.journal import plain_numbers
+from ..recipes import Expected, recipe_text
+from .plan import LIGHT, Plan, Run
+
+__all__ = ["Results", "Sample", "fingerprint"]
+
+FLAT = ("task", "model", "variant", "seed", "top1", "best", "epochs", "parameters", "seconds", "error")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The accuracies of one network over seeds, in per cent."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+
+
+class Results:
+    """results.json: the rows of a scale by their runs' keys. A row is of a recipe, by its fingerprint."""
+
+    def __init__(self, file: Path, scale: str) -> None:
+        self.file, self.scale, self.rows = file, scale, dict[str, dict[str, Any]]()
+        if file.is_file():
+            try:
+                content = json.loads(file.read_text(encoding="utf-8"))
+                found, self.rows = content["scale"], content["rows"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{file} is not a file of results ({error}): remove it or give another --out"
+                ) from error
+            if found != scale:
+                raise ValueError(f"{file} has results of the scale {found}, not {scale}: give another --out")
+
+    def has(self, run: Run, mark: str) -> bool:
+        """Whether the run is done, by the recipe that `mark` stands for, with all that is to be looked at in it."""
+        row = self.rows.get(run.key, {})
+        return row.get("recipe") == mark and "top1" in row and set(run.looks) <= row.get("looks", {}).keys()
+
+    def add(self, run: Run, row: dict[str, Any]) -> None:
+        """Keep a row; what an earlier one of the same recipe had looked at stays."""
+        before = self.rows.get(run.key, {})
+        looks = before.get("looks", {}) if before.get("recipe") == row.get("recipe") else {}
+        told = {"task": run.task, "model": run.model, "variant": run.variant, "seed": run.recipe.seed}
+        self.rows[run.key] = plain_numbers(told | row | {"looks": looks | row.get("looks", {})})
+        self.write()
+
+    def write(self) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"scale": self.scale, "rows": self.rows}
+        write_atomically(self.file, json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+        write_atomically(self.file.with_suffix(".csv"), self._flat())
+
+    def _flat(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["run", *FLAT, "revision", "hardware"], extrasaction="ignore")
+        writer.writeheader()
+        for key, row in self.rows.items():
+            writer.writerow({"run": key} | row | row.get("made", {}))
+        return text.getvalue()
+
+    def of(self, plan: Plan) -> Iterator[tuple[Run, dict[str, Any]]]:
+        """The plan's runs that are done, with their rows."""
+        return ((run, row) for run in plan.runs if "top1" in (row := self.rows.get(run.key, {})))
+
+    def accuracy(self, model: str, task: str, variant: str = LIGHT) -> Sample | None:
+        """Over all seeds; none where no run is done."""
+        wanted = {"model": model, "task": task, "variant": variant}
+        rows = [row for row in self.rows.values() if wanted.items() <= row.items() and "top1" in row]
+        return Sample(tuple(row["top1"] for row in sorted(rows, key=lambda row: row["seed"]))) if rows else None
+
+    def failures(self) -> dict[str, str]:
+        return {key: row["error"] for key, row in self.rows.items() if "error" in row}
+
+
+def fingerprint(run: Run, runs: Iterable[Run]) -> str:
+    """A recipe without where its pictures lie and what it is called; and that of the run it starts from."""
+    recipe = replace(run.recipe, name="", data=replace(run.recipe.data, root=""), expected=Expected())
+    text = recipe_text(recipe)
+    if run.start is not None:
+        runs = tuple(runs)
+        text += fingerprint(next(other for other in runs if other.key == run.start), runs)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
