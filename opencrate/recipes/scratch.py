@@ -1,5 +1,7 @@
 """Training from scratch: the embedded digits, CIFAR-10 and Fashion-MNIST."""
 
+from dataclasses import replace
+
 from ..data import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import register
@@ -69,6 +71,35 @@ def cifar10_base() -> Recipe:
 def cifar10_vit_tiny() -> Recipe:
     """CIFAR-10, timm's ViT-Tiny, patches of 4 pixels."""
     return _cifar10("cifar10_vit_tiny", Model("vit_tiny_patch16_224", patch_size=4))
+
+
+def _strong(recipe: Recipe) -> Recipe:
+    """The paper's settings, RandAugment and 200 epochs: what network and optimiser can do when data do not run out."""
+    return replace(
+        recipe,
+        name=f"{recipe.name}_strong",
+        augment=replace(recipe.augment, randaugment="torchvision-n2-m9"),
+        schedule=replace(recipe.schedule, epochs=200),
+        expected=Expected(source="the paper's settings, batch 512, RandAugment, 200 epochs"),
+    )
+
+
+@register
+def cifar10_tiny_strong() -> Recipe:
+    """CIFAR-10, CRATE-Tiny, RandAugment and more epochs."""
+    return _strong(cifar10_tiny())
+
+
+@register
+def cifar10_base_strong() -> Recipe:
+    """CIFAR-10, CRATE-Base, RandAugment and more epochs."""
+    return _strong(cifar10_base())
+
+
+@register
+def cifar10_vit_tiny_strong() -> Recipe:
+    """CIFAR-10, timm's ViT-Tiny, RandAugment and more epochs."""
+    return _strong(cifar10_vit_tiny())
 
 
 @register

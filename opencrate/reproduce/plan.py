@@ -6,6 +6,7 @@ compared. Which recipes a plan is made of is in `scales`.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from fnmatch import fnmatch
 from typing import Any
 
 from ..operators.table import suggestion
@@ -82,13 +83,16 @@ class Plan:
             lines.append(f"{run.key:<{width}}  {run.recipe.schedule.epochs:>4} epochs  {parts}")
         return "\n".join([*lines, f"{len(self.runs)} runs"])
 
-    def only(self, parts: Iterable[str]) -> "Plan":
-        """The runs of these parts, and those that they start from."""
-        wanted = frozenset(parts) or frozenset(PARTS)
+    def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
+        """The runs of these parts whose keys match a pattern, and those that they start from; all where none is given."""
+        wanted, patterns = frozenset(parts) or frozenset(PARTS), tuple(patterns) or ("*",)
         for part in sorted(wanted):
             if part not in PARTS:
                 raise ValueError(f"there is no part {part!r} of the paper{suggestion(part, PARTS)}")
-        chosen = {run.key for run in self.runs if run.parts & wanted}
+        matching = {run.key for run in self.runs if any(fnmatch(run.key, pattern) for pattern in patterns)}
+        chosen = {run.key for run in self.runs if run.parts & wanted and run.key in matching}
+        if not chosen:
+            raise ValueError(f"no run of the plan matches {' or '.join(patterns)}: --dry prints their names")
         chosen |= {run.start for run in self.runs if run.key in chosen and run.start}
         kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in chosen)
         return replace(self, runs=tuple(kept))

@@ -24,6 +24,7 @@ class Reproduction:
             (ImageNet, the paper's own settings).
         only: parts, with commas or spaces between them: table1, table2, table3, strong, fig3, fig4, tokens, subspaces,
             audit; all unless given.
+        runs: only runs whose names match one of these patterns, such as 'cifar-10/crate-t/*'; --dry prints the names.
         data: where sets of pictures lie, each as NAME=FOLDER; data/NAME unless given. small has cifar10 and
             fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets.
         out: the folder for runs, results and figures; out/reproduce-SCALE unless given. The same command again goes on
@@ -37,6 +38,7 @@ class Reproduction:
 
     scale: Literal["smoke", "small", "full"] = "smoke"
     only: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     out: Path | None = None
     devices: tuple[str, ...] = ()
@@ -58,7 +60,7 @@ class Reproduction:
                 raise ValueError(f"--data takes NAME=FOLDER, got {given!r}")
             folders[name] = folder
         parts = [part for given in self.only for part in given.split(",") if part]
-        return plan_for(self.scale, folders).only(parts)
+        return plan_for(self.scale, folders).only(parts, self.runs)
 
 
 def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:

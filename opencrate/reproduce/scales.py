@@ -66,7 +66,7 @@ def _small(data: Mapping[str, str]) -> Plan:
     cifar10 = _found(RECIPES["cifar10_tiny"]().data, data["cifar10"])
     fashion = _found(RECIPES["fashion_mnist_tiny"]().data, data["fashion_mnist"])
     first, second = (replace(RECIPES[name](), definition="unit") for name in ("cifar10_tiny", "fashion_mnist_tiny"))
-    strong = replace(RECIPES["cifar10_tiny"](), name="cifar10_tiny_strong")
+    strong = RECIPES["cifar10_tiny_strong"]()
     return plan_of(
         Scale(
             name="small",
