@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from . import __version__, models
+from . import __version__, models, shipped
 from .operators.table import suggestion
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ Target = Annotated[
     tyro.conf.Positional,
     tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'"),
 ]
-DEMO = Path("out/digits")  # what `make demo` trains
 Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, where the checkpoint does not tell it", metavar="K")]
 
 
@@ -198,32 +197,39 @@ def bench(arguments: list[str]) -> None:
 
 
 def analyze(arguments: list[str]) -> None:
-    """Show what every layer does, by tables, figures and a page: opencrate analyze RUN_OR_CHECKPOINT [--images F]."""
+    """Show what every layer does, by tables, figures and a page: opencrate analyze [RUN_OR_CHECKPOINT] [--images F]."""
     from . import report
 
-    source, rest = _source(arguments, "analyze")
-    settings = tyro.cli(report.Analysis, args=rest, prog="opencrate analyze RUN_OR_CHECKPOINT")
+    source, rest = _source(arguments)
+    settings = tyro.cli(report.Analysis, args=rest, prog="opencrate analyze [RUN_OR_CHECKPOINT]")
     print(f"{report.analyze(source, settings)} opens in any browser; tables/ and figures/ lie beside it")
 
 
 def audit(arguments: list[str]) -> None:
-    """Hold every layer to its design, in a line each: opencrate audit RUN_OR_CHECKPOINT [--images FOLDER]."""
+    """Hold every layer to its design, in a line each: opencrate audit [RUN_OR_CHECKPOINT] [--images FOLDER]."""
     from . import report
 
-    source, rest = _source(arguments, "audit")
-    print(report.audit_of(source, tyro.cli(report.Auditing, args=rest, prog="opencrate audit RUN_OR_CHECKPOINT")))
+    source, rest = _source(arguments)
+    print(report.audit_of(source, tyro.cli(report.Auditing, args=rest, prog="opencrate audit [RUN_OR_CHECKPOINT]")))
 
 
 def explore(arguments: list[str]) -> None:
     """Watch pictures go through a network, on a page of this machine: opencrate explore [RUN_OR_CHECKPOINT]."""
     from . import explorer
 
-    given = arguments[:1] if arguments and not arguments[0].startswith("-") else []
-    settings = tyro.cli(explorer.Exploring, args=arguments[len(given) :], prog="opencrate explore [RUN_OR_CHECKPOINT]")
-    if not given and not (DEMO / "model").is_dir():
-        print(f"There is no {DEMO} yet: training the digits that `make demo` trains, half a minute", flush=True)
-        train(["digits", "--out", str(DEMO), "--evaluate-epochs", "5"])
-    explorer.explore(given[0] if given else str(DEMO), settings)
+    source, rest = _source(arguments)
+    explorer.explore(source, tyro.cli(explorer.Exploring, args=rest, prog="opencrate explore [RUN_OR_CHECKPOINT]"))
+
+
+def _source(arguments: list[str]) -> tuple[str, list[str]]:
+    """The checkpoint that comes first, and the options; without one, the network that comes with the package."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    names = {part.partition("=")[0] for part in arguments}
+    if not names & {"-h", "--help"}:
+        _tell("no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10")
+    pictures = names & {"--images", "--recipe", "--data"}
+    return str(shipped.NETWORK), arguments if pictures else [*arguments, "--images", str(shipped.PHOTOS)]
 
 
 def reproduce(arguments: list[str]) -> None:
@@ -239,14 +245,6 @@ def reproduce(arguments: list[str]) -> None:
     if failed:
         _tell(f"{len(failed)} of the runs failed, which {document} names: the same command tries them again")
         sys.exit(1)
-
-
-def _source(arguments: list[str], command: str) -> tuple[str, list[str]]:
-    if not arguments or arguments[0].startswith("-"):
-        print(f"usage: opencrate {command} RUN_OR_CHECKPOINT [--images FOLDER | --recipe NAME] [OPTIONS]\n")
-        print(f"opencrate {command} RUN_OR_CHECKPOINT --help lists the options. A network's name will do, too.")
-        sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
-    return arguments[0], arguments[1:]
 
 
 COMMANDS: dict[str, Callable[..., None]] = {

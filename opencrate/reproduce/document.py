@@ -56,6 +56,7 @@ WORDS = {
 
 def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
     """Write RESULTS.md and its figures to `folder`; `out` has the figures that need networks."""
+    results = results.current(plan)
     drawn = folder if folder == out else folder / "results"
     pictures = _Pictures(drawn / FIGURES if folder == out else drawn, folder)
     if folder != out:

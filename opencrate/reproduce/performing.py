@@ -32,6 +32,7 @@ RUNS, FIGURES = "runs", "figures"
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
 EPOCHS = 6  # of which the layers are shown
+AUDITED = 64  # pictures, for an audit takes many decompositions of each
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
         "best": result["best"]["top1"],
         "epochs": result["epochs"],
         "parameters": result["parameters"],
+        "pictures": recipe.data.name,
         "training_seconds": result["training_seconds"],
         "made": {
             "revision": made["git"],
@@ -168,8 +170,12 @@ def _coherence(U: Tensor) -> float:
 
 def _audited(study: Study, place: Place) -> dict[str, Any]:
     """What every half-step does, as relative changes, beside what the untrained network's do; and the verdicts."""
-    networks = {"trained": study.model, "untrained": study.untrained}
-    found = {name: audit(network, study.batches()) for name, network in networks.items() if network is not None}
+    networks, samples = {"trained": study.model, "untrained": study.untrained}, min(AUDITED, study.samples)
+    found = {
+        name: audit(network, study.pictures[0].batches(samples, study.batch))
+        for name, network in networks.items()
+        if network is not None
+    }
     changes = {
         name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
         for name, audited in found.items()

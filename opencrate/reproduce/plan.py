@@ -84,7 +84,7 @@ class Plan:
         return "\n".join([*lines, f"{len(self.runs)} runs"])
 
     def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
-        """The runs of these parts whose keys match a pattern, and those that they start from; all where none is given."""
+        """The runs of these parts with a key that matches, and those that they start from; all where none is given."""
         wanted, patterns = frozenset(parts) or frozenset(PARTS), tuple(patterns) or ("*",)
         for part in sorted(wanted):
             if part not in PARTS:

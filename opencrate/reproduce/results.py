@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -46,22 +47,23 @@ class Results:
         if file.is_file():
             try:
                 content = json.loads(file.read_text(encoding="utf-8"))
-                found, self.rows = content["scale"], content["rows"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{file} is not a file of results ({error}): remove it or give another --out"
-                ) from error
+                found, self.rows = content["scale"], {key: dict(row) for key, row in content["rows"].items()}
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{file} is not a file of results: remove it, or give another --out") from error
             if found != scale:
                 raise ValueError(f"{file} has results of the scale {found}, not {scale}: give another --out")
 
     def has(self, run: Run, mark: str) -> bool:
         """Whether the run is done, by the recipe that `mark` stands for, with all that is to be looked at in it."""
         row = self.rows.get(run.key, {})
-        return row.get("recipe") == mark and "top1" in row and set(run.looks) <= row.get("looks", {}).keys()
+        done = row.get("recipe") == mark and "top1" in row and "error" not in row
+        return done and set(run.looks) <= row.get("looks", {}).keys()
 
     def add(self, run: Run, row: dict[str, Any]) -> None:
-        """Keep a row; what an earlier one of the same recipe had looked at stays."""
+        """Keep a row; what an earlier one of the same recipe had looked at stays, and a failure takes nothing away."""
         before = self.rows.get(run.key, {})
+        if "error" in row and "top1" in before:
+            row = before | {"error": row["error"]}
         looks = before.get("looks", {}) if before.get("recipe") == row.get("recipe") else {}
         told = {"task": run.task, "model": run.model, "variant": run.variant, "seed": run.recipe.seed}
         self.rows[run.key] = plain_numbers(told | row | {"looks": looks | row.get("looks", {})})
@@ -81,6 +83,18 @@ class Results:
             writer.writerow({"run": key} | row | row.get("made", {}))
         return text.getvalue()
 
+    def current(self, plan: Plan) -> "Results":
+        """Without what other recipes than the plan's have found: the file keeps it until their runs are run again."""
+        found = copy(self)
+        found.rows = {}
+        for run in plan.runs:
+            row = self.rows.get(run.key, {})
+            if row.get("recipe") == fingerprint(run, plan.runs):
+                found.rows[run.key] = row
+            elif "error" in row:
+                found.rows[run.key] = {"error": row["error"]}
+        return found
+
     def of(self, plan: Plan) -> Iterator[tuple[Run, dict[str, Any]]]:
         """The plan's runs that are done, with their rows."""
         return ((run, row) for run in plan.runs if "top1" in (row := self.rows.get(run.key, {})))
@@ -96,8 +110,8 @@ class Results:
 
 
 def fingerprint(run: Run, runs: Iterable[Run]) -> str:
-    """A recipe without where its pictures lie and what it is called; and that of the run it starts from."""
-    recipe = replace(run.recipe, name="", data=replace(run.recipe.data, root=""), expected=Expected())
+    """A recipe without what it is called, and where and in which form its pictures lie; with that of its start."""
+    recipe = replace(run.recipe, name="", data=replace(run.recipe.data, name="", root=""), expected=Expected())
     text = recipe_text(recipe)
     if run.start is not None:
         runs = tuple(runs)

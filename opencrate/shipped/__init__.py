@@ -1,0 +1,8 @@
+"""The network that comes with the package, and photos to look at with it; README.md beside this tells where from."""
+
+from pathlib import Path
+
+__all__ = ["NETWORK", "PHOTOS"]
+
+NETWORK = Path(__file__).parent / "network"
+PHOTOS = Path(__file__).parent / "photos"
