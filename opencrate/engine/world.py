@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["World", "distribute", "joined", "synchronise_gradients"]
+__all__ = ["World", "device_named", "distribute", "joined", "synchronise_gradients"]
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class World:
 def joined(device: str = "auto") -> Iterator[World]:
     """Join the processes that torchrun started, if it did."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
-    chosen = _device(device, local)
+    chosen = device_named(device, local)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if size == 1:
@@ -84,7 +84,7 @@ def joined(device: str = "auto") -> Iterator[World]:
 _TORCHRUN = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
 
 
-def _device(name: str, local_rank: int) -> torch.device:
+def device_named(name: str, local_rank: int = 0) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
