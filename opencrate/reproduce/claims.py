@@ -1,8 +1,8 @@
-"""The paper's claims, each held to what the plan's runs found.
+"""Claims of the paper, and of ours, each held to what the plan's runs found.
 
-A claim about accuracies holds if the difference of the means has the right sign and is larger than twice its standard
-error over the seeds, and does not hold if it has the wrong one; between the two it is open. A claim about layers is one
-about every seed and every size.
+A difference of accuracies is clear if it is beyond its 95 % interval over the seeds, by Student's t; a claim about one
+holds if it is clear and has the right sign, does not hold if it is clear and has the wrong one, and is open in between.
+So one seed decides nothing. A claim about layers is one about every seed and every size.
 """
 
 import math
@@ -17,9 +17,13 @@ from .results import Results, Sample
 
 __all__ = ["Claim", "Difference", "claims", "pairs_of"]
 
-Verdict = Literal["holds", "does not hold", "open", "not testable here"]
+Verdict = Literal["holds", "does not hold", "open", "not run", "not testable here"]
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # 97.5 % quantiles for 1, 2, … degrees
 CLEAR = 0.1  # of R^c or of the non-zero fraction: a change that counts
 LEVEL = 0.02  # of the non-zero fraction: a rise that counts
+CLOSE = 1.0  # point of accuracy: nearer than this is close
+MOST = 1.3  # points: what the paper's other settings cost at most
+NOT_RUN: tuple[Verdict, str] = ("not run", "no run for it is done")
 
 
 @dataclass(frozen=True)
@@ -33,25 +37,39 @@ class Claim:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of the mean accuracies of two networks, with its standard error where there are seeds enough."""
+    """Of the mean accuracies of two networks, with its standard error where both have several seeds."""
 
     mean: float
     error: float | None
+    degrees: int = 4
 
     @classmethod
     def of(cls, one: Sample, other: Sample) -> "Difference":
+        """With the degrees of freedom that Welch and Satterthwaite give unequal variances, rounded down."""
         mean = one.mean - other.mean
         if one.std is None or other.std is None:
             return cls(mean, None)
-        return cls(mean, math.sqrt(one.std**2 / len(one.values) + other.std**2 / len(other.values)))
+        counts = len(one.values), len(other.values)
+        a, b = one.std**2 / counts[0], other.std**2 / counts[1]
+        spread = a**2 / (counts[0] - 1) + b**2 / (counts[1] - 1)
+        return cls(mean, math.sqrt(a + b), int((a + b) ** 2 / spread + 1e-9) if spread else sum(counts) - 2)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of its 95 % interval."""
+        if self.error is None:
+            return -math.inf, math.inf
+        half = STUDENT[min(self.degrees, len(STUDENT)) - 1] * self.error
+        return self.mean - half, self.mean + half
 
     @property
     def sign(self) -> int:
-        """Of a difference that is clear, else 0; with one seed nothing says that it is not."""
-        return 0 if abs(self.mean) <= 2 * (self.error or 0.0) else 1 if self.mean > 0 else -1
+        """Of a difference that is clear, else 0."""
+        low, high = self.ends
+        return 1 if low > 0 else -1 if high < 0 else 0
 
     def __str__(self) -> str:
-        return f"{self.mean:+.2f}".replace("-", "−") + ("" if self.error is None else f" ± {self.error:.2f}")
+        return f"{self.mean:+.2f}".replace("-", "−") + (", one seed" if self.error is None else f" ± {self.error:.2f}")
 
 
 def claims(plan: Plan, results: Results) -> Iterator[Claim]:
@@ -63,13 +81,17 @@ def claims(plan: Plan, results: Results) -> Iterator[Claim]:
     yield _claim("R^c falls with depth", layers, _rate_falls)
     yield _claim("sparsity improves with depth (the non-zero fraction falls)", layers, _sparser)
     yield _claim("the last layer is an exception: it is less sparse than the one before", layers, _last_layer)
-    yield _claim("training is what makes it so", layers, _by_training)
-    yield _incoherent(results)
+    yield _claim("training is what makes R^c fall", layers, _falls_by_training)
+    yield _claim("training is what makes it sparse", layers, _sparse_by_training)
+    yield _incoherent(plan, results)
     ablated = next((run.model for run in plan.runs if "table2" in run.parts), "")
     yield _costs(results, ablated, first, "eta_0.5", "a step of η = 0.5 costs accuracy")
     yield _robust(plan, results, ablated, first)
     yield _costs(results, ablated, first, "mssa_tied", "tied MSSA costs accuracy")
     yield _costs(results, ablated, first, "prox_mm", "the proximal majorisation step costs accuracy")
+    if plan.scale != "full":
+        text = "the accuracies on ImageNet, and after transfer from it"
+        yield Claim(text, "not testable here", "these are the plan of the scale full")
 
 
 def pairs_of(plan: Plan) -> list[tuple[str, str]]:
@@ -83,71 +105,81 @@ def pairs_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _against_vit(plan: Plan, results: Results, task: str) -> Iterator[Claim]:
-    for variant, words in ((LIGHT, "the paper's settings"), (STRONG, "the strong recipe")):
+    """Close: less than a point behind, or ahead."""
+    for variant, words in ((LIGHT, "the paper's settings"), (STRONG, "our strong recipe")):
         found = []
         for crate, vit in pairs_of(plan):
             one, other = results.accuracy(crate, task, variant), results.accuracy(vit, task, variant)
             if one and other:
-                difference = Difference.of(one, other)
-                found.append((f"{crate} {one}, {vit} {other} ({difference})", difference.sign))
-        text = f"a CRATE is about as accurate as a ViT of its size, with {words}"
-        yield _judged(text, found, lambda signs: "does not hold" if min(signs) < 0 else "holds")
+                low, high = (difference := Difference.of(one, other)).ends
+                close = 1 if low > -CLOSE else -1 if high < -CLOSE else 0
+                found.append((f"{crate} {one}, {vit} {other} ({difference})", close))
+        yield _judged(f"a CRATE comes close to a ViT of its size, with {words}", found)
 
 
 def _by_size(plan: Plan, results: Results, task: str) -> Claim:
-    crates = [crate for crate, _ in pairs_of(plan)]
+    crates = dict.fromkeys(run.model for run in plan.runs if run.model.startswith("CRATE"))
     found = []
     for smaller, larger in pairwise(crates):
         one, other = results.accuracy(smaller, task), results.accuracy(larger, task)
         if one and other:
             found.append((f"{smaller} {one}, {larger} {other}", Difference.of(other, one).sign))
-    text = "a larger CRATE is more accurate, with the same settings"
-    return _judged(text, found, lambda s: "holds" if min(s) > 0 else "does not hold" if min(s) < 0 else "open")
+    return _judged("a larger CRATE is more accurate, with the same settings", found)
 
 
-def _judged(text: str, found: list[tuple[str, int]], verdict: Callable[[list[int]], Verdict]) -> Claim:
+def _judged(text: str, found: list[tuple[str, int]]) -> Claim:
+    """Of several comparisons, each with its evidence, and 1, 0 or −1: the worst decides."""
     if not found:
-        return Claim(text, "not testable here", "no such runs")
-    return Claim(text, verdict([sign for _, sign in found]), "; ".join(words for words, _ in found))
+        return Claim(text, *NOT_RUN)
+    worst = min(sign for _, sign in found)
+    verdict: Verdict = "holds" if worst > 0 else "does not hold" if worst < 0 else "open"
+    return Claim(text, verdict, "; ".join(words for words, _ in found))
 
 
 def _costs(results: Results, model: str, task: str, variant: str, text: str) -> Claim:
     base, other = results.accuracy(model, task), results.accuracy(model, task, variant)
     if base is None or other is None:
-        return Claim(text, "not testable here", "no such runs")
+        return Claim(text, *NOT_RUN)
     difference = Difference.of(other, base)
-    verdict: Verdict = "holds" if difference.sign < 0 else "does not hold" if difference.sign > 0 else "open"
-    return Claim(text, verdict, f"{other} against {base} ({difference})")
+    return _judged(text, [(f"{other} against {base} ({difference})", -difference.sign)])
 
 
 def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
-    """The paper's other settings cost 1.3 points at most."""
+    """All settings of the table but η = 0.5."""
     others = [run.variant for run in plan.runs if "table2" in run.parts and run.variant not in (LIGHT, "eta_0.5")]
     base = results.accuracy(model, task)
-    found = {name: sample for name in dict.fromkeys(others) if (sample := results.accuracy(model, task, name))}
-    text = "other settings in the table cost little (1.3 points at most in the paper)"
-    if base is None or not found:
-        return Claim(text, "not testable here", "no such runs")
-    worst = min(found, key=lambda name: found[name].mean)
-    difference = Difference.of(found[worst], base)
-    holds = difference.mean > -1.3
-    return Claim(text, "holds" if holds else "does not hold", f"the worst is {worst}: {difference}")
+    found = {name: results.accuracy(model, task, name) for name in dict.fromkeys(others)}
+    done = {name: Difference.of(sample, base) for name, sample in found.items() if sample and base}
+    text = f"other settings in the table cost little ({MOST:g} points at most in the paper)"
+    if not done or len(done) < len(found):
+        return Claim(text, *NOT_RUN)
+    worst = min(done, key=lambda name: done[name].mean)
+    low, high = done[worst].ends
+    little = 1 if low > -MOST else -1 if high < -MOST else 0
+    return _judged(text, [(f"the worst is {worst}: {done[worst]}", little)])
 
 
 Layers = tuple[str, dict[str, Any]]
 
 
 def _layer_tables(plan: Plan, results: Results) -> Iterator[Layers]:
-    """Of every CRATE trained with the paper's settings, and every seed."""
+    """Of every CRATE trained with the paper's settings, and every seed; without those with numbers that are none."""
     for run, row in results.of(plan):
-        if run.variant == LIGHT and run.start is None and (found := row.get("looks", {}).get("fig3")):
+        found = row.get("looks", {}).get("fig3")
+        if run.variant == LIGHT and run.start is None and found and _is_whole(found):
             yield run.model, found
 
 
+def _is_whole(found: dict[str, Any]) -> bool:
+    tables = [found.get(name, {}).get(which) for name in DEFINITIONS for which in ("validation", "untrained")]
+    return all(
+        table and None not in table["Rc"] + table["nonzero"] and min(table["Rc"][0], table["nonzero"][0]) > 0
+        for table in tables
+    )
+
+
 def _claim(text: str, layers: list[Layers], judge: Callable[[list[Layers]], tuple[Verdict, str]]) -> Claim:
-    if not layers:
-        return Claim(text, "not testable here", "no such runs")
-    return Claim(text, *judge(layers))
+    return Claim(text, *(judge(layers) if layers else NOT_RUN))
 
 
 def _fall(values: list[float]) -> float:
@@ -163,26 +195,34 @@ def _rate_falls(layers: list[Layers]) -> tuple[Verdict, str]:
     return "holds" if all(held) else "open" if any(held) else "does not hold", "; ".join(told)
 
 
+def _thinned(curve: list[float]) -> float:
+    """How much of the non-zero fraction goes from the first layer to the lowest of the second half."""
+    return 1 - min(curve[len(curve) // 2 :]) / curve[0]
+
+
 def _sparser(layers: list[Layers]) -> tuple[Verdict, str]:
     curves = [found["unit"]["validation"]["nonzero"] for _, found in layers]
-    falls = [1 - min(curve) / curve[0] for curve in curves]
+    falls = [_thinned(curve) for curve in curves]
     lowest = sorted({curve.index(min(curve)) + 1 for curve in curves})
-    told = f"from the first layer to the lowest {_range(falls)}, the lowest at layer {', '.join(map(str, lowest))}"
+    told = (
+        f"from the first layer to the lowest of the second half {_range(falls)},"
+        f" the lowest of all at layer {', '.join(map(str, lowest))}"
+    )
     return "holds" if min(falls) > CLEAR else "does not hold", told
 
 
 def _last_layer(layers: list[Layers]) -> tuple[Verdict, str]:
     curves = [found["unit"]["validation"]["nonzero"] for _, found in layers]
     rises = [curve[-1] - curve[-2] for curve in curves]
-    before = [max([b - a for a, b in pairwise(curve[:-1])], default=0.0) for curve in curves]
+    before = [max([0.0, *(b - a for a, b in pairwise(curve[:-1]))]) for curve in curves]
     ends = " … ".join(f"{value:+.2f}".replace("-", "−") for value in (min(rises), max(rises)))
     told = f"there it changes by {ends} of all entries; between layers before it rises by {max(before):.2f} at most"
-    return "holds" if min(rises) > LEVEL and max(before) <= LEVEL else "open" if min(
-        rises
-    ) > 0 else "does not hold", told
+    if min(rises) > LEVEL and max(before) <= LEVEL:
+        return "holds", told
+    return "open" if min(rises) > max(before) else "does not hold", told
 
 
-def _by_training(layers: list[Layers]) -> tuple[Verdict, str]:
+def _falls_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
     told, held = [], []
     for name in DEFINITIONS:
         trained, untrained = (
@@ -193,19 +233,32 @@ def _by_training(layers: list[Layers]) -> tuple[Verdict, str]:
     return "holds" if all(held) else "open" if any(held) else "does not hold", "R^c by " + "; ".join(told)
 
 
-def _incoherent(results: Results) -> Claim:
+def _sparse_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
+    trained, untrained = (
+        [_thinned(found["unit"][which]["nonzero"]) for _, found in layers] for which in ("validation", "untrained")
+    )
+    told = f"the non-zero fraction, to the lowest: {_range(trained)} trained, {_range(untrained)} untrained"
+    if min(trained) > max(untrained) + CLEAR:
+        return "holds", told
+    return "open" if min(trained) > max(untrained) else "does not hold", told
+
+
+def _incoherent(plan: Plan, results: Results) -> Claim:
+    """Of the one network whose subspaces are drawn."""
     text = "subspaces are more incoherent in later layers"
-    rows = [row["looks"]["subspaces"] for row in results.rows.values() if "subspaces" in row.get("looks", {})]
-    if not rows:
-        return Claim(text, "not testable here", "no such runs")
-    values = rows[0]["coherence"]
+    seen = [(run, row) for run, row in results.of(plan) if "subspaces" in row.get("looks", {})]
+    if not seen:
+        return Claim(text, *NOT_RUN)
+    run, row = seen[0]
+    values = row["looks"]["subspaces"]["coherence"]
     half = len(values) // 2
     early, late = sum(values[:half]) / half, sum(values[half:]) / (len(values) - half)
-    told = f"mean |cos| between their directions {early:.3f} in the first half of the layers, {late:.3f} in the second"
-    return Claim(text, "holds" if late < early else "does not hold", told)
+    told = f"{run.model}, seed {run.recipe.seed}: mean |cos| between their directions {early:.3f} in the first half"
+    verdict: Verdict = "holds" if late < (1 - CLEAR) * early else "does not hold" if late >= early else "open"
+    return Claim(text, verdict, f"{told} of the layers, {late:.3f} in the second")
 
 
 def _range(falls: list[float]) -> str:
     """Falls as changes, in per cent: "−28 %", or "−28 … −31 %" over seeds and sizes."""
-    low, high = (f"{-100 * fall:+.0f}".replace("-", "−") for fall in (min(falls), max(falls)))
+    low, high = (f"{round(-100 * fall):+d}".replace("-", "−") for fall in (min(falls), max(falls)))
     return f"{low} %" if low == high else f"{low} … {high} %"

@@ -17,6 +17,7 @@ from .results import Results
 __all__ = ["write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
+BAR = r"\|"
 PAPER: dict[str, dict[str, float]] = {
     "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
     "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},
@@ -57,11 +58,11 @@ WORDS = {
 def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
     """Write RESULTS.md and its figures to `folder`; `out` has the figures that need networks."""
     results = results.current(plan)
-    drawn = folder if folder == out else folder / "results"
-    pictures = _Pictures(drawn / FIGURES if folder == out else drawn, folder)
+    beside = folder if folder == out else folder / "results" / plan.scale
+    pictures = _Pictures(beside / FIGURES if folder == out else beside, folder)
     if folder != out:
-        drawn.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(results.file, drawn / f"{plan.scale}.json")
+        results.file = beside / results.file.name
+        results.write()
     sections = [
         _heading(plan, results),
         _claims(plan, results),
@@ -73,7 +74,7 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
         _epochs(plan, results, pictures),
         _looked(plan, results, out, pictures),
         _audit(plan, results),
-        _notes(drawn),
+        _notes(beside),
         _state(plan, results),
     ]
     text = "\n\n".join(section for section in sections if section) + "\n"
@@ -107,8 +108,12 @@ class _Pictures:
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     head = list(head)
-    lines = [head, ["---"] * len(head), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(_line(cells) for cells in (head, ["---"] * len(head), *rows))
+
+
+def _line(cells: Iterable[str]) -> str:
+    """Of a table; |cos| is not the end of a cell."""
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _heading(plan: Plan, results: Results) -> str:
@@ -116,9 +121,10 @@ def _heading(plan: Plan, results: Results) -> str:
     command = f"opencrate reproduce --scale {plan.scale}{_SETS.get(plan.scale, '')}"
     return (
         "# Results\n\n"
-        f"The paper's tables and figures at the scale `{plan.scale}`, as `{command}` writes them: no number here was"
-        f" written by hand.\n\n{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on"
-        " validation pictures after the last epoch, mean ± standard deviation over seeds."
+        f"The paper's tables and figures at the scale `{plan.scale}`, as `{command}` writes them: no number"
+        " but those of the notes, if there are any, was written by hand.\n\n"
+        f"{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on validation pictures"
+        " after the last epoch, mean ± standard deviation over seeds."
     )
 
 
@@ -142,9 +148,10 @@ def _claims(plan: Plan, results: Results) -> str:
     rows = ((claim.text, f"**{claim.verdict}**", claim.evidence) for claim in claims(plan, results))
     return (
         "## What holds\n\n"
-        + _table(("the paper says", "at this scale", "evidence"), rows)
-        + "\n\nA difference of accuracies counts if it is more than twice its standard error over the seeds, the"
-        " number after ±. The definitions of R^c are in docs/NOTATION.md."
+        + _table(("claim", "at this scale", "evidence"), rows)
+        + "\n\nA difference of accuracies counts if it is beyond its 95 % interval over the seeds (2.8 standard errors"
+        " for three seeds against three); its standard error is the number after ±. The definitions of R^c are in"
+        " docs/NOTATION.md."
     )
 
 
@@ -155,7 +162,9 @@ def _models(plan: Plan) -> list[str]:
 def _table1(plan: Plan, results: Results) -> str:
     runs = [run for run in plan.runs if "table1" in run.parts]
     models, tasks = _models(plan), list(dict.fromkeys(run.task for run in runs))
-    sizes = {run.model: row["parameters"] for run, row in results.of(plan) if run.start is None}
+    sizes = {
+        run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
+    }
     rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
     rows += [[task, *(str(results.accuracy(model, task) or "–") for model in models)] for task in tasks]
     columns = list(PAPER["ImageNet"])
@@ -180,7 +189,7 @@ def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) ->
         difference = str(Difference.of(sample, base)) if sample and base else "–"
         theirs = [f"{paper[name]:.1f}", f"{paper[name] - BASE:+.1f}".replace("-", "−")] if name in paper else ["–", ""]
         rows.append([WORDS.get(name, name), str(sample or "–"), difference, *theirs])
-    head = ("", f"{run.model}, {run.task}", "difference", "paper, CRATE-B, ImageNet", "difference")
+    head = ("", f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
     return f"## {part.replace('table', 'Table ')}: {PARTS[part]}\n\n" + _table(head, rows)
 
 
@@ -242,8 +251,8 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             name = f"{label}, {'trained' if which == 'validation' else which}"
             rows.append([f"{name}: R^c, unit", *(f"{value:.0f}" for value in curve["Rc"])])
             rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
-    depth = len(rows[0]) - 1
-    lines.append(_table(["layer", *map(str, range(1, depth + 1))], rows))
+    head = ["layer", *map(str, range(1, max(map(len, rows))))]
+    lines.append(_table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
     return "\n\n".join(lines)
 
 
@@ -301,20 +310,24 @@ def _notes(folder: Path) -> str:
 
 
 def _state(plan: Plan, results: Results) -> str:
-    failed = results.failures()
+    failed, done = results.failures(), list(results.of(plan))
     missing = [run.key for run in plan.runs if run.key not in results.rows]
-    revisions = sorted({(row["made"]["revision"] or "unknown")[:7] for _, row in results.of(plan)})
+    revisions = sorted({_short(row["made"]["revision"]) for _, row in done})
     lines = ["## What made this"]
-    lines.append(
-        f"Revisions {', '.join(revisions)}; every run with its seed, time and accuracy is in the file of results."
-        if revisions
-        else "No run is done."
-    )
+    told = f"Revisions {', '.join(revisions)} (+: with changes); results.csv has every run with its seed and time."
+    lines.append(told if done else "No run is done.")
+    for task in dict.fromkeys(run.task for run, _ in done):
+        forms = sorted({row.get("pictures", "unknown") for run, row in done if run.task == task})
+        if len(forms) > 1:
+            lines.append(
+                f"The pictures of {task} came in several forms ({', '.join(forms)}), which may not be the same."
+            )
     if failed:
         lines.append("Runs that failed:\n\n" + "\n".join(f"- `{key}`: {error}" for key, error in failed.items()))
     if missing:
-        lines.append(
-            f"Not run yet: {len(missing)} of {len(plan.runs)} runs"
-            + (f", `{missing[0]}` the first." if missing else ".")
-        )
+        lines.append(f"Not run yet: {len(missing)} of {len(plan.runs)} runs, `{missing[0]}` the first.")
     return "\n\n".join(lines)
+
+
+def _short(revision: str | None) -> str:
+    return revision[:7] + "+" * revision.endswith("+") if revision else "unknown"

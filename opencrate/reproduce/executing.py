@@ -9,17 +9,16 @@ import os
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from .performing import Place, perform
+from .performing import FAREWELL, LOG, Place, perform
 from .plan import Plan, Run
 from .progress import Progress
 from .results import Results, fingerprint
@@ -27,7 +26,6 @@ from .results import Results, fingerprint
 __all__ = ["execute"]
 
 PATIENCE = 0.5  # seconds between two looks at the workers
-FAREWELL = 120  # seconds that a worker has to save a checkpoint
 
 
 @dataclass
@@ -37,7 +35,6 @@ class _Worker:
     place: Place
     threads: int
     run: Run | None = None
-    began: float = 0.0
 
     def __post_init__(self) -> None:
         self.start()
@@ -46,12 +43,17 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.line, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.place, self.threads), daemon=False)
-        self.process.start()
+        with _deaf_to_interrupts():  # Ctrl-C is for the parent, which tells them
+            self.process.start()
         theirs.close()
 
     def give(self, run: Run) -> None:
-        self.run, self.began = run, time.monotonic()
-        self.line.send(run)
+        self.run = run
+        if not self.process.is_alive():  # something has ended it since its last run
+            self.line.close()
+            self.start()
+        with suppress(BrokenPipeError, ConnectionResetError):  # it ends just now: `answer` will find out
+            self.line.send(run)
 
     def answer(self) -> dict[str, Any]:
         """The run's row; with an "error" if it failed, and then a process that nothing is known of is replaced."""
@@ -85,7 +87,7 @@ def execute(plan: Plan, results: Results, places: list[Place], threads: int, pro
     """Carry out what is not done yet. A failed run, and those that start from it, are told of; the others go on."""
     marks = {run.key: fingerprint(run, plan.runs) for run in plan.runs}
     waiting, failed = _outstanding(plan, results, marks, places[0]), set[str]()
-    progress.begin(plan, waiting, results)
+    progress.begin(plan, waiting, results, len(places))
     if not waiting:
         return
     with _interruptible(), _workers(places[: len(waiting)], threads) as workers:
@@ -133,7 +135,8 @@ def _next(
 def _workers(places: list[Place], threads: int) -> Iterator[list[_Worker]]:
     workers: list[_Worker] = []
     try:
-        workers += [_Worker(place, threads) for place in places]
+        for place in places:
+            workers.append(_Worker(place, threads))
         yield workers
     finally:
         for worker in workers:
@@ -159,6 +162,16 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started within inherits that SIGINT is ignored: a process that imports would print a traceback."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _serve(line: connection.Connection, place: Place, threads: int) -> None:
     """The worker's life: runs in, rows out, until the other end closes."""
     import torch
@@ -168,23 +181,20 @@ def _serve(line: connection.Connection, place: Place, threads: int) -> None:
     _watch_the_parent()
     while True:
         try:
-            run: Run = line.recv()
-        except (EOFError, KeyboardInterrupt):
+            line.send(_row(line.recv(), place))
+        except (EOFError, OSError, KeyboardInterrupt):  # nobody waits for it any more
             return
+
+
+def _row(run: Run, place: Place) -> dict[str, Any]:
+    """What the run found, or why it failed."""
+    try:
         with _logged(place.folder(run.key)):
-            try:
-                row = perform(run, place)
-            except KeyboardInterrupt:
-                return
-            except Exception as error:  # whatever it is, it is this run's
-                traceback.print_exc()
-                known = isinstance(error, ValueError | OSError)
-                sentence = " ".join(str(error).split()) or type(error).__name__
-                row = {"error": sentence if known else f"{type(error).__name__}: {sentence}"[:500], "fatal": not known}
-        try:
-            line.send(row)
-        except BrokenPipeError:  # nobody waits for it any more
-            return
+            return perform(run, place)
+    except Exception as error:  # whatever it is, it is this run's
+        known = isinstance(error, ValueError | OSError)
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        return {"error": sentence if known else f"{type(error).__name__}: {sentence}"[:500], "fatal": not known}
 
 
 def _watch_the_parent() -> None:
@@ -206,11 +216,14 @@ def _logged(folder: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(stream) for stream in (1, 2)]
-    with (folder / "log.txt").open("ab", buffering=0) as log:
+    with (folder / LOG).open("ab", buffering=0) as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     try:
         yield
+    except Exception:
+        traceback.print_exc()
+        raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,15 +1,19 @@
 """One run of the plan: train its recipe, open its network, and say what was found."""
 
+import hashlib
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import torch
 from torch import Tensor
 
@@ -17,7 +21,7 @@ from ..analysis import figures
 from ..analysis.audit import HALVES, audit
 from ..analysis.geometry import normalised_gram
 from ..engine import Options, train
-from ..engine.folder import RunFolder
+from ..engine.folder import RunFolder, write_atomically
 from ..measures import DEFINITIONS, LayerTable, layerwise
 from ..models import trajectory
 from ..recipes import Recipe, differences, read_recipe, recipe_text
@@ -26,9 +30,11 @@ from ..report.sections import some
 from ..report.study import Study, open_study
 from .plan import Run
 
-__all__ = ["Place", "perform"]
+__all__ = ["FAREWELL", "LOG", "Place", "perform"]
 
 RUNS, FIGURES = "runs", "figures"
+LOG, START = "log.txt", "start.sha256"  # of a run: what it printed, and of which weights it was made
+FAREWELL = 120  # seconds that a process has to save a checkpoint
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
 EPOCHS = 6  # of which the layers are shown
@@ -55,7 +61,11 @@ class Place:
         return self.out.resolve() / RUNS / key
 
     def has_network(self, key: str) -> bool:
-        return (self.folder(key) / "model" / "config.json").is_file()
+        return _has_network(self.folder(key))
+
+
+def _has_network(folder: Path) -> bool:
+    return (folder / "model" / "config.json").is_file()
 
 
 def perform(run: Run, place: Place) -> dict[str, Any]:
@@ -63,8 +73,10 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
     began, folder, recipe = time.monotonic(), place.folder(run.key), run.recipe
     if run.start is not None:
         recipe = replace(recipe, model=replace(recipe.model, start=str(place.folder(run.start))))
+    folder.mkdir(parents=True, exist_ok=True)
+    _wait_for_its_last_process(folder)
     _clear_another(folder, recipe)
-    result = _trained(recipe, folder, place)
+    result = _finished(folder) or _trained(recipe, folder, place)
     made = json.loads((folder / "run.json").read_text(encoding="utf-8"))[-1]
     hardware = ", ".join(made["hardware"]["gpus"]) or f"{made['hardware']['cpus']} CPU cores"
     row = {
@@ -87,11 +99,53 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
     return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
 
 
+def _wait_for_its_last_process(folder: Path) -> None:
+    """If a command was killed, its process may still be about to save this run."""
+    with suppress(filelock.Timeout), filelock.FileLock(folder / ".lock", timeout=FAREWELL):
+        pass
+
+
 def _clear_another(folder: Path, recipe: Recipe) -> None:
-    """Remove a run of the same name by another recipe: an older plan's."""
-    file = folder / "recipe.yaml"
-    if file.is_file() and differences(read_recipe(file), recipe):
-        shutil.rmtree(folder)
+    """Remove a run of the same name by another recipe, or from another network: an older plan's. Its log stays.
+
+    Pictures and plans may move: then the recipe is written down as it is now.
+    """
+    file, started, start = folder / "recipe.yaml", folder / START, _digest(recipe.model.start)
+    if file.is_file():
+        another = started.is_file() and started.read_text(encoding="utf-8") != start
+        if another or differences(_anywhere(read_recipe(file)), _anywhere(recipe)):
+            for inside in folder.iterdir():
+                if inside.is_dir():
+                    shutil.rmtree(inside)
+                elif inside.name != LOG:
+                    inside.unlink()
+        else:
+            write_atomically(file, recipe_text(recipe))
+    if start:
+        write_atomically(started, start)
+
+
+def _digest(run: str) -> str:
+    """Of the network that a run ended with; empty for none."""
+    file = Path(run) / "model" / "model.safetensors"
+    if not run or not file.is_file():
+        return ""
+    with file.open("rb") as weights:
+        return hashlib.file_digest(weights, "sha256").hexdigest()
+
+
+def _anywhere(recipe: Recipe) -> Recipe:
+    """The same, wherever and in whichever form its pictures and the network that it starts from lie."""
+    data, model = replace(recipe.data, name="", root=""), replace(recipe.model, start="CHECKPOINT")
+    return replace(recipe, data=data, model=model)
+
+
+def _finished(folder: Path) -> dict[str, Any] | None:
+    """The result of a run that is done, whose run.json stays that of those who did it; not if its network is gone."""
+    run = RunFolder(folder)
+    if not _has_network(folder):
+        run.result.unlink(missing_ok=True)
+    return run.finished()
 
 
 def _trained(recipe: Recipe, folder: Path, place: Place) -> dict[str, Any]:
@@ -110,11 +164,21 @@ def _trained(recipe: Recipe, folder: Path, place: Place) -> dict[str, Any]:
     file.write_text(recipe_text(recipe), encoding="utf-8")
     command = [sys.executable, "-m", "opencrate", "train", str(file), "--out", str(folder)]
     command += ["--processes", str(place.processes), "--evaluate-epochs", str(often), "--no-tensorboard"]
-    done = subprocess.run(command, check=False)
-    result = RunFolder(folder).finished()
-    if done.returncode or result is None:
-        raise ValueError(f"torchrun ended with code {done.returncode}")
+    command += ["--save-epochs", str(options.save_epochs)]
+    code, result = _to_its_end(command), RunFolder(folder).finished()
+    if code or result is None:
+        raise ValueError(f"torchrun ended with code {code}, which {LOG} in {folder} tells more of")
     return result
+
+
+def _to_its_end(command: list[str]) -> int:
+    """Run a command that saves what it is at when it is asked to stop, which it is if this process is."""
+    with subprocess.Popen(command) as process:
+        before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _looks(run: Run, folder: Path, place: Place) -> dict[str, Any]:

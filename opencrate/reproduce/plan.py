@@ -89,8 +89,10 @@ class Plan:
         for part in sorted(wanted):
             if part not in PARTS:
                 raise ValueError(f"there is no part {part!r} of the paper{suggestion(part, PARTS)}")
-        matching = {run.key for run in self.runs if any(fnmatch(run.key, pattern) for pattern in patterns)}
-        chosen = {run.key for run in self.runs if run.parts & wanted and run.key in matching}
+        of_parts = [run for run in self.runs if run.parts & wanted]
+        if not of_parts:
+            raise ValueError(f"the scale {self.scale} has no run for {', '.join(sorted(wanted))}")
+        chosen = {run.key for run in of_parts if any(fnmatch(run.key, pattern) for pattern in patterns)}
         if not chosen:
             raise ValueError(f"no run of the plan matches {' or '.join(patterns)}: --dry prints their names")
         chosen |= {run.start for run in self.runs if run.key in chosen and run.start}

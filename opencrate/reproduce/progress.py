@@ -24,11 +24,11 @@ class Progress:
         self.bars: Bars | None = None
         self.tasks: dict[str, TaskID] = {}
 
-    def begin(self, plan: Plan, waiting: list[Run], results: Results) -> None:
-        self.waiting, self.total, self.done = {run.key: run for run in waiting}, len(plan.runs), 0
+    def begin(self, plan: Plan, waiting: list[Run], results: Results, workers: int) -> None:
+        self.waiting, self.total, self.workers = {run.key: run for run in waiting}, len(plan.runs), workers
         self.known = [(run.model, row["seconds"] / row["epochs"]) for run, row in results.of(plan) if "seconds" in row]
         done = self.total - len(waiting)
-        before = f", of which {done} are done" if done else ""
+        before = f", of which {done} {'is' if done == 1 else 'are'} done" if done else ""
         self._say(f"{plan.scale}: {self.total} runs{before}")
         if self.console.is_terminal and waiting:
             columns = (
@@ -47,7 +47,6 @@ class Progress:
 
     def ended(self, run: Run, row: dict[str, Any]) -> None:
         self.waiting.pop(run.key, None)
-        self.done += 1
         if "seconds" in row:
             self.known.append((run.model, row["seconds"] / row["epochs"]))
         if self.bars and run.key in self.tasks:
@@ -63,9 +62,8 @@ class Progress:
         self.bars.update(self.whole, completed=self.total - len(self.waiting), left=self._left().lstrip("; "))
         for run, place in busy:
             epoch, loss = _newest(place.folder(run.key) / "metrics.jsonl")
-            self.bars.update(
-                self.tasks[run.key], total=run.recipe.schedule.epochs, completed=epoch, left=loss and f"loss {loss:.3f}"
-            )
+            told = "" if loss is None else f"loss {loss:.3f}"
+            self.bars.update(self.tasks[run.key], total=run.recipe.schedule.epochs, completed=epoch, left=told)
 
     def end(self) -> None:
         if self.bars:
@@ -80,6 +78,7 @@ class Progress:
         models = {model for model, _ in self.known}
         paces = {model: fmean(seconds for name, seconds in self.known if name == model) for model in models}
         left = sum(run.recipe.schedule.epochs * paces.get(run.model, every) for run in self.waiting.values())
+        left /= min(self.workers, len(self.waiting))
         return f"; about {_time(left)} left"
 
     def _say(self, text: str) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..engine.folder import RunFolder
+from ..engine.world import device_named
 from .document import write_document
 from .executing import execute, places_for
 from .plan import Plan
@@ -34,6 +36,7 @@ class Reproduction:
         processes: processes of each run, by torchrun, for a plan whose runs need several GPUs each.
         document: the folder for RESULTS.md and its figures; the same as `out` unless given.
         dry: print the plan, and do nothing.
+        write_only: run nothing, and write the document from the results that are there.
     """
 
     scale: Literal["smoke", "small", "full"] = "smoke"
@@ -46,10 +49,11 @@ class Reproduction:
     processes: int = 1
     document: Path | None = None
     dry: bool = False
+    write_only: bool = False
 
     def __post_init__(self) -> None:
         for name in ("jobs", "processes"):
-            if (getattr(self, name) or 1) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def plan(self) -> Plan:
@@ -58,6 +62,8 @@ class Reproduction:
             name, equals, folder = given.partition("=")
             if not (name and equals and folder):
                 raise ValueError(f"--data takes NAME=FOLDER, got {given!r}")
+            if not Path(folder).expanduser().is_dir():
+                raise ValueError(f"{folder} is not a folder, and {name} is to lie there")
             folders[name] = folder
         parts = [part for given in self.only for part in given.split(",") if part]
         return plan_for(self.scale, folders).only(parts, self.runs)
@@ -67,23 +73,31 @@ def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:
     """Carry the plan out as far as it is not done, write the document, and return it with what failed."""
     plan = settings.plan()
     out = (settings.out or Path("out") / f"reproduce-{settings.scale}").expanduser()
-    results = Results(out / "results.json", plan.scale)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file: results need a folder")
     devices, jobs, threads = _workers(settings)
-    progress = Progress()
-    try:
-        execute(plan, results, places_for(plan, out, devices, jobs, settings.processes), threads, progress)
-    finally:
-        progress.end()
-    file = write_document(plan_for(settings.scale, {}), results, out, (settings.document or out).expanduser())
+    with RunFolder(out).locked():  # results have one writer
+        results, progress = Results(out / "results.json", plan.scale), Progress()
+        try:
+            if not settings.write_only:
+                execute(plan, results, places_for(plan, out, devices, jobs, settings.processes), threads, progress)
+        finally:
+            progress.end()
+        file = write_document(plan_for(settings.scale, {}), results, out, (settings.document or out).expanduser())
     keys = {run.key for run in plan.runs}
     return file, {key: error for key, error in results.failures().items() if key in keys}
 
 
 def _workers(settings: Reproduction) -> tuple[tuple[str, ...], int, int]:
-    """Devices, runs at a time on each, and threads for a run."""
+    """Devices, runs at a time on each, and threads for a run. Processes by torchrun take all GPUs for one run."""
     import torch
 
-    devices = settings.devices or tuple(f"cuda:{i}" for i in range(torch.cuda.device_count())) or ("cpu",)
+    for device in settings.devices:
+        device_named(device)
+    if settings.processes > 1 and settings.devices:
+        raise ValueError(f"--processes {settings.processes} takes the first GPUs, or the CPU: leave --devices out")
+    gpus = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
+    devices = ("auto",) if settings.processes > 1 else settings.devices or gpus or ("cpu",)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = settings.jobs or (min(4, cores) if devices == ("cpu",) else 1)
     return devices, jobs, max(1, cores // (jobs * len(devices)))

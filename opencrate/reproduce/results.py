@@ -18,7 +18,8 @@ from .plan import LIGHT, Plan, Run
 
 __all__ = ["Results", "Sample", "fingerprint"]
 
-FLAT = ("task", "model", "variant", "seed", "top1", "best", "epochs", "parameters", "seconds", "error")
+TOLD = ("task", "model", "variant", "seed")
+FLAT = (*TOLD, "top1", "best", "epochs", "parameters", "seconds", "error")
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Results:
             if row.get("recipe") == fingerprint(run, plan.runs):
                 found.rows[run.key] = row
             elif "error" in row:
-                found.rows[run.key] = {"error": row["error"]}
+                found.rows[run.key] = {name: row[name] for name in (*TOLD, "error") if name in row}
         return found
 
     def of(self, plan: Plan) -> Iterator[tuple[Run, dict[str, Any]]]:
