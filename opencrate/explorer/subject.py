@@ -1,7 +1,7 @@
 """What is explored: a network, those it can be compared with, its samples, and a reference set measured beside."""
 
 from threading import Event, Lock, Thread
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ..data.loading import Loaded
 from ..data.pictures import with_channels
 from ..measures import DEFINITIONS
 from ..models import CRATE
+from ..report.sections import labels
 from ..report.study import Study
 from .views import curves
 
@@ -38,7 +39,7 @@ class Subject:
         if against is not None:
             self.networks[against] = require_comparable(against, open_network(against)[0], study.model)
         self.computing = Lock()  # one at a time: torch takes all cores for each
-        self.closing = Event()
+        self.closing, self.measuring = Event(), cast("Thread | None", None)
         self.reference: dict[str, Any] | None = None
         self.shown = study.gallery
 
@@ -65,24 +66,33 @@ class Subject:
 
     def measure_reference(self) -> Thread:
         """In the background: the mean curves of the reference pictures, by every definition."""
-        thread = Thread(target=self._measure, name="reference", daemon=True)
-        thread.start()
-        return thread
+        self.measuring = Thread(target=self._measure, name="reference", daemon=True)
+        self.measuring.start()
+        return self.measuring
 
     def _measure(self) -> None:
         parts: list[dict[str, Tensor]] = []  # (layers, b) of every measure, batch by batch
-        for batch in self.study.batches():
+        batches = self.study.batches()
+        while self.reference is None:
             with self.computing:  # visitors come in between
                 if self.closing.is_set():
                     return
-                parts.append(curves(self.model, batch))
+                batch = next(batches, None)
+                if batch is None:
+                    self.reference = self._mean_of(parts)
+                else:
+                    parts.append(curves(self.model, batch))
+
+    def _mean_of(self, parts: list[dict[str, Tensor]]) -> dict[str, Any]:
         means = {name: torch.cat([part[name] for part in parts], 1).mean(1).tolist() for name in parts[0]}
         samples = sum(part["nonzero"].shape[1] for part in parts)
-        self.reference = {"samples": samples, "curves": means, "name": self.study.pictures[0].name}
+        return {"samples": samples, "curves": means, "name": self.study.pictures[0].name}
 
     def close(self) -> None:
         """Let nobody compute any more: a thread that is in torch while Python ends would end it by a signal."""
         self.closing.set()
+        if self.measuring is not None:
+            self.measuring.join()
         self.computing.acquire()
 
     def about(self) -> dict[str, Any]:
@@ -90,6 +100,7 @@ class Subject:
         rows, columns = self.study.grid
         model = self.model
         return {
+            "name": labels([self.study.source])[0],
             "source": self.study.source,
             "settings": self.settings,
             "note": self.study.note,

@@ -4,5 +4,5 @@ from pathlib import Path
 
 __all__ = ["NETWORK", "PHOTOS"]
 
-NETWORK = Path(__file__).parent / "network"
+NETWORK = Path(__file__).parent / "crate_tiny_cifar10"
 PHOTOS = Path(__file__).parent / "photos"

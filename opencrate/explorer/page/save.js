@@ -29,7 +29,7 @@ export async function png(state, series) {
   };
   context.fillStyle = css("--ground");
   context.fillRect(0, 0, canvas.width, canvas.height);
-  text(`${state.about.source}, layer ${state.layer} of ${state.about.layers}: ${["Z^l", "Z^(l+1/2)", "Z^(l+1)"][state.site]}`, 30, 42, 24);
+  text(`${state.about.name}, layer ${state.layer} of ${state.about.layers}: ${["Z^l", "Z^(l+1/2)", "Z^(l+1)"][state.site]}`, 30, 42, 24);
   context.imageSmoothingEnabled = false;
   context.drawImage($("picture"), 30, 70, 340, 340);
   state.picture.look.prediction.forEach(({ name, probability }, i) => {

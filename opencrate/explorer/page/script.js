@@ -546,8 +546,8 @@ async function waitForReference() {
 
 doing(async () => {
   state.about = await ask("about");
-  const { source, layers, heads, dim, parameters, note, networks, definitions } = state.about;
-  $("about").textContent = `${source}: ${layers} layers, ${heads} heads, ${dim} coordinates, ${(parameters / 1e6).toFixed(parameters < 1e6 ? 2 : 1)} M weights. ${note ?? ""}`;
+  const { name, layers, heads, dim, parameters, note, networks, definitions } = state.about;
+  $("about").textContent = `${name}: ${layers} layers, ${heads} heads, ${dim} coordinates, ${(parameters / 1e6).toFixed(parameters < 1e6 ? 2 : 1)} M weights. ${note ?? ""}`;
   $("layer").max = layers;
   $("coordinate").max = dim;
   for (const name of definitions) $("definition").append(new Option(name, name, name === state.definition, name === state.definition));
