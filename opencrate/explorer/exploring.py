@@ -66,9 +66,9 @@ class Exploring:
 def explore(source: str, settings: Exploring) -> None:
     """Serve the page until it is stopped."""
     subject = open_subject(source, settings)
-    address = start(subject, settings)
-    print(f"The explorer is at {address} (Ctrl-C stops it)", flush=True)
     try:
+        address = start(subject, settings)
+        print(f"The explorer is at {address} (Ctrl-C stops it)", flush=True)
         threading.Event().wait()
     finally:
         subject.close()
