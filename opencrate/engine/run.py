@@ -21,7 +21,7 @@ from .options import Options
 from .training import Training
 from .world import World, joined
 
-__all__ = ["split_for", "summary", "train"]
+__all__ = ["cores", "split_for", "summary", "train"]
 
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _plain(options: Options) -> dict[str, Any]:
 
 def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:
     split = split_for(recipe, options, world)
-    workers = options.workers if options.workers is not None else min(16, _cores() // _local_processes())
+    workers = options.workers if options.workers is not None else min(16, cores() // _local_processes())
     feeds = open_feeds(recipe.data, recipe.augment, recipe.seed, world.device, workers, recipe.compile)
     if feeds[0].steps(recipe.optim.batch) == 0:
         raise ValueError(
@@ -104,7 +104,7 @@ def split_for(recipe: Recipe, options: Options, world: World) -> Split:
     return Split(batch, share // max(sizes), world.rank, world.size, mirrored)
 
 
-def _cores() -> int:
+def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

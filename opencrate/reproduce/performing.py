@@ -22,6 +22,7 @@ from ..analysis.audit import HALVES, audit
 from ..analysis.geometry import normalised_gram
 from ..engine import Options, train
 from ..engine.folder import RunFolder, write_atomically
+from ..engine.world import device_named
 from ..measures import DEFINITIONS, LayerTable, layerwise
 from ..models import trajectory
 from ..recipes import Recipe, differences, read_recipe, recipe_text
@@ -184,9 +185,8 @@ def _to_its_end(command: list[str]) -> int:
 def _looks(run: Run, folder: Path, place: Place) -> dict[str, Any]:
     if not run.looks:
         return {}
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if place.device == "auto" else place.device
-    settings = Auditing(samples=place.samples, device=str(device), batch=min(place.samples, 64))
-    study = open_study(str(folder), settings, torch.device(device), training=True)
+    settings = Auditing(samples=place.samples, batch=min(place.samples, 64))
+    study = open_study(str(folder), settings, device_named(place.device), training=True)
     return {name: LOOKS[name](study, place) for name in run.looks}
 
 

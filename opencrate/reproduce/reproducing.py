@@ -1,11 +1,11 @@
 """`opencrate reproduce`: the plan of a scale, its runs, and what they say, in tables beside the paper's."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ..engine.folder import RunFolder
+from ..engine.run import cores
 from ..engine.world import device_named
 from .document import write_document
 from .executing import execute, places_for
@@ -98,6 +98,5 @@ def _workers(settings: Reproduction) -> tuple[tuple[str, ...], int, int]:
         raise ValueError(f"--processes {settings.processes} takes the first GPUs, or the CPU: leave --devices out")
     gpus = tuple(f"cuda:{i}" for i in range(torch.cuda.device_count()))
     devices = ("auto",) if settings.processes > 1 else settings.devices or gpus or ("cpu",)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = settings.jobs or (min(4, cores) if devices == ("cpu",) else 1)
-    return devices, jobs, max(1, cores // (jobs * len(devices)))
+    jobs = settings.jobs or (min(4, cores()) if devices == ("cpu",) else 1)
+    return devices, jobs, max(1, cores() // (jobs * len(devices)))
