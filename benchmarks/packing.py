@@ -212,6 +212,7 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
         optim=Optim(batch=batch),
         precision="bf16" if cuda else "fp32",
         compile=cuda,
+        graphs=True,
     )
     world, feed = World(0, 1, device), Packed(recipe.data, recipe.augment, True, device=device, compiled=cuda)
     network = build_model(recipe).to(device)

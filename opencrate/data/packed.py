@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -293,7 +293,7 @@ class Packed(Feed):
             raise ValueError(f"{self.folder} has {self.index.channels} channels and data.in_chans is {data.in_chans}")
         self.data, self.augment, self.seed, self.device = data, augment, seed, torch.device(device)
         self.targets = _read_targets(self.folder, self.index)
-        self.first = torch.tensor([0, *(shard.count for shard in self.index.shards)]).cumsum(0)  # of every shard
+        self.first = np.cumsum([0, *(shard.count for shard in self.index.shards)])  # of every shard
         self.pixels = [_open_shard(self.folder, shard, self.index) for shard in self.index.shards]
         mean, std = (torch.tensor(v, device=self.device).view(-1, 1, 1) for v in (data.mean, data.std))
         self.scale, self.shift = 1 / (255 * std), -mean / std
@@ -384,14 +384,15 @@ class Packed(Feed):
         slot, samples, numbers = turn
         samples, sequence = samples.sort()
         slot.fill(numbers, sequence)
-        ends = torch.searchsorted(samples, self.first).tolist()
-        for shard, (begin, end) in enumerate(pairwise(ends)):
-            if begin < end:
-                rows, pixels = samples[begin:end] - self.first[shard], self.pixels[shard]
-                if rows[-1] >= len(pixels):  # not a matter for `take`, which would copy everything twice to be safe
-                    file = self.index.shards[shard].file
-                    raise IndexError(f"picture {int(rows[-1])} is out of range: {file} has {len(pixels)}")
-                np.take(pixels.numpy(), rows.numpy(), axis=0, out=slot.rows[begin:end].numpy(), mode="clip")
+        sorted_samples = samples.numpy()
+        ends = np.searchsorted(sorted_samples, self.first)
+        for shard in np.flatnonzero(np.diff(ends)).tolist():
+            part, pixels = slice(ends[shard], ends[shard + 1]), self.pixels[shard]
+            rows = sorted_samples[part] - self.first[shard]
+            if rows[-1] >= len(pixels):  # not a matter for `take`, which would copy everything twice to be safe
+                file = self.index.shards[shard].file
+                raise IndexError(f"picture {rows[-1]} is out of range: {file} has {len(pixels)}")
+            np.take(pixels, rows, axis=0, out=slot.rows[part], mode="clip")
         slot.send()
         return slot
 
@@ -408,7 +409,7 @@ class _Slot:
             torch.empty(shape, dtype=torch.uint8, pin_memory=stream is not None),
             torch.empty(shape[0], NUMBERS + 1, dtype=torch.int64, pin_memory=stream is not None),
         )
-        self.rows = self.host[0].flatten(1)
+        self.rows = self.host[0].flatten(1).numpy()
         self.there = self.host
         if stream:
             self.there = tuple(torch.empty_like(t, device=device) for t in self.host)  # type: ignore[assignment]
@@ -450,7 +451,7 @@ def _open_index(folder: Path) -> Index:
     raise ValueError(f"{folder} holds no packed pictures: write them with `opencrate pack`")
 
 
-def _open_shard(folder: Path, shard: Shard, index: Index) -> Tensor:
+def _open_shard(folder: Path, shard: Shard, index: Index) -> np.ndarray:
     """A shard's pictures (n, bytes), mapped into memory."""
     if damage := _damage(folder, shard):
         raise ValueError(f"{damage}: run `opencrate pack` again to repair it")
@@ -459,7 +460,7 @@ def _open_shard(folder: Path, shard: Shard, index: Index) -> Tensor:
         if shape != (shard.count, index.side, index.side, index.channels) or dtype != np.uint8:
             raise ValueError(f"{file.name} holds {dtype} of {shape}, which is not what {INDEX} says")
         content = torch.from_file(file.name, shared=False, size=shard.size, dtype=torch.uint8)
-        return content[file.tell() :].view(shard.count, -1)
+        return content[file.tell() :].view(shard.count, -1).numpy()
 
 
 def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:

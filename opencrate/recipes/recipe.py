@@ -200,8 +200,8 @@ class Recipe(Settings):
         label_smoothing: share of the target that is spread over all classes.
         precision: type of the products; weights stay in float32.
         compile: compile the layers with torch.compile (needs a C++ compiler).
-        graphs: record a step as a CUDA graph, for networks so small that launching kernels takes longer than running
-            them; on one GPU, not with fp16 and not with objective.weight.
+        graphs: record a step as CUDA graphs, so that the host, which also brings pictures, is never what the GPU waits
+            for; on one GPU, not with fp16 and not with objective.weight.
         definition: what is measured at every layer while it trains (`opencrate.measures`).
         probe: number of validation pictures on which it is measured, 0 for none.
         seed: decides weights, order and augmentation.

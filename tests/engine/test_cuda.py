@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from opencrate.data import Dataset, pack
+from opencrate.data.pictures import Folder
 from opencrate.engine import Options, train
 from tests.runs import interrupted_at, losses, metrics, small_recipe
 
@@ -64,3 +68,29 @@ def test_out_of_memory_names_the_micro_batch_to_lower(tmp_path):
             train(large, options(tmp_path, micro_batch=1400))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Three classes of coloured noise, as folders and packed."""
+    root, draw = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for split, count in (("train", 96), ("val", 16)):
+        for name in "abc":
+            folder = root / "folders" / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(draw.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+        pack(Folder(root / "folders" / split, 3), root / "packed" / split, side=32, shard=64)
+    return root
+
+
+@pytest.mark.parametrize("name", ["folder", "packed"])
+def test_a_step_is_recorded_while_others_bring_pictures(tmp_path, pictures, name):
+    """Workers or threads, which page-lock and send pictures meanwhile and do not wait for the recording."""
+    root = pictures / ("packed" if name == "packed" else "folders")
+    data = Dataset(name, str(root), num_classes=3, size=32, mean=(0.5,) * 3, std=(0.25,) * 3)
+    recipe = small_recipe(data=data, augment={"crop": "resized"}, optim={"batch": 32})
+    for graphs in (False, True):
+        train(replace(recipe, graphs=graphs), options(tmp_path / str(graphs), workers=2))
+    assert len(losses(tmp_path / "True")) == 3 * 9
+    assert losses(tmp_path / "True") == pytest.approx(losses(tmp_path / "False"), abs=1e-4, rel=0)
