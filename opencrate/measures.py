@@ -90,7 +90,8 @@ def definition_named(definition: str | Definition) -> Definition:
 
 def measure(step: Step, layer: Layer, definition: Definition) -> dict[str, Tensor]:
     """R^c and the non-zero fraction of every sample in a step of a trajectory, each (b,)."""
-    return {"Rc": _rate(_projected(step, layer, definition), layer, definition), "nonzero": _nonzero(step, definition)}
+    V, code = _projected(step, layer, definition), _code(step, definition)
+    return {"Rc": _rate(V, layer, definition), "nonzero": nonzero_fraction(code)}
 
 
 def _projected(step: Step, layer: Layer, definition: Definition) -> Tensor:
@@ -106,8 +107,9 @@ def _projected(step: Step, layer: Layer, definition: Definition) -> Tensor:
     return normalize(V, dim=-1) if definition.unit else V
 
 
-def _nonzero(step: Step, definition: Definition) -> Tensor:
-    return nonzero_fraction(step.Z_next if definition.class_token else step.Z_next[:, 1:])
+def _code(step: Step, definition: Definition) -> Tensor:
+    """The tokens Z^{l+1} that the definition counts, (b, n, d)."""
+    return step.Z_next if definition.class_token else step.Z_next[:, 1:]
 
 
 def _rate(V: Tensor, layer: Layer, definition: Definition) -> Tensor:
@@ -247,13 +249,16 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
 
 
 def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
-    """Every measure of every layer and sample. Rates of several layers are taken together: on a GPU, one small batch of
-    matrices costs as much time as twelve."""
-    rates, fractions, waiting, limit = [], [], list[Tensor](), TOGETHER if images.is_cuda else 0
+    """Every measure of every layer and sample. Several layers are measured together: on a GPU, one small batch of
+    matrices costs as much time as twelve, and a look at their values, which the host waits for, as much as all."""
+    rates, fractions, limit = list[Tensor](), list[Tensor](), TOGETHER if images.is_cuda else 0
+    projected, codes = list[Tensor](), list[Tensor]()
     for step, layer in zip(trajectory(model, images), layers, strict=True):
-        waiting.append(_projected(step, layer, definition))
-        fractions.append(_nonzero(step, definition))
-        if step.layer == len(layers) or sum(V.nbytes for V in waiting) > limit:
-            rates.append(_rate(torch.stack(waiting), layer, definition))  # (layers, b)
-            waiting.clear()
-    return torch.stack([torch.cat(rates).double(), torch.stack(fractions).double()], dim=1)
+        projected.append(_projected(step, layer, definition))
+        codes.append(_code(step, definition))
+        if step.layer == len(layers) or sum(V.nbytes for V in projected) > limit:
+            rates.append(_rate(torch.stack(projected), layer, definition))  # (layers, b)
+            fractions.append(nonzero_fraction(torch.stack(codes)))
+            projected.clear()
+            codes.clear()
+    return torch.stack([torch.cat(rates).double(), torch.cat(fractions).double()], dim=1)

@@ -130,11 +130,13 @@ class Training:
     # steps and epochs
 
     def _epoch(self, epoch: int) -> None:
-        start = self.step - epoch * self.steps_per_epoch
+        begun, start = time.perf_counter(), self.step - epoch * self.steps_per_epoch
         self.model.train()
         with closing(self.training_feed.train(epoch, start, self.split)) as batches:
             stop = self._steps(epoch, start, batches)
         self._end_epoch(epoch, stop)
+        if start == 0:  # with its evaluation, measures and checkpoint
+            self.journal.record("epoch", self.step, epoch=epoch + 1, seconds=round(time.perf_counter() - begun, 4))
 
     def _steps(self, epoch: int, start: int, batches: Batches) -> bool:
         """The epoch's steps from `start` on; whether the last of them was asked to stop the run."""

@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from opencrate.engine import journal as module
+from opencrate.engine import train
 from opencrate.engine.journal import Journal, Window, _small_table
 from opencrate.engine.stepping import Outcome
 from opencrate.measures import DEFINITIONS, LayerTable
+from tests.runs import interrupted_at, metrics, small_options, small_recipe
 
 
 def terminal(**kwargs):
@@ -191,3 +193,16 @@ def test_the_layers_are_shown_when_asked(tmp_path):
     journal.layers(table(3), 2, 1, 0.1, shown=True)
     assert console.file.getvalue() == _small_table(table(3)) + "\n"
     journal.close()
+
+
+@pytest.mark.unhooked
+def test_whole_epochs_are_timed(tmp_path, monkeypatch):
+    """With evaluation, measures and checkpoint; of one that was interrupted, nobody knows how long it took."""
+    recipe = small_recipe()
+    with interrupted_at(13, monkeypatch):  # in the second epoch of nine steps
+        train(recipe, small_options(tmp_path))
+    train(recipe, small_options(tmp_path))
+    timed = metrics(tmp_path, "epoch")
+    assert [(found["epoch"], found["step"]) for found in timed] == [(1, 9), (3, 27)]
+    measured = {found["epoch"]: found["seconds"] for found in metrics(tmp_path, "layers")}
+    assert all(found["seconds"] > measured[found["epoch"]] for found in timed)
