@@ -180,7 +180,7 @@ def softmax_step(
     return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout, attention)
 
 
-@register
+@register(recorded=False)
 def gradient_step(
     Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
@@ -245,6 +245,7 @@ class Compression(nn.Module):
         self.operator = COMPRESSIONS.named(name)
         self.options = COMPRESSIONS.options(name, options)
         self.is_increment = name in COMPRESSIONS.increments
+        self.is_recorded = name not in COMPRESSIONS.unrecorded
         self.num_heads, self.head_dim = num_heads, head_dim
         self.scale = head_dim**-0.5
         self.has_attention = COMPRESSIONS.takes(name, "scale")

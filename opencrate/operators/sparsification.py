@@ -137,6 +137,7 @@ class Sparsification(nn.Module):
         self.name = name
         self.operator = SPARSIFICATIONS.named(name)
         self.options = SPARSIFICATIONS.options(name, options)
+        self.is_recorded = name not in SPARSIFICATIONS.unrecorded
         self.D = nn.Parameter(torch.empty(dim, dim, device=device, dtype=dtype))
         self.reset_parameters()
 

@@ -38,20 +38,23 @@ class OperatorTable(dict[str, Operator]):
         super().__init__()
         self.kind, self.weight, self.supplied = kind, weight, frozenset(supplied)
         self.increments: set[str] = set()
+        self.unrecorded: set[str] = set()
 
-    def register(self, operator: Operator | None = None, *, increment: bool = False) -> Any:
+    def register(self, operator: Operator | None = None, *, increment: bool = False, recorded: bool = True) -> Any:
         """Decorator, `@register` or `@register(increment=True)`: make the function available under its own name.
 
-        An operator returns the new tokens; an increment returns what is to be added to them.
+        An operator returns the new tokens; an increment returns what is to be added to them. One that looks at values
+        on the host says `recorded=False`: a training step with it is no CUDA graph.
         """
         if operator is None:
-            return lambda function: self.register(function, increment=increment)
+            return lambda function: self.register(function, increment=increment, recorded=recorded)
         name = getattr(operator, "__name__", "")
         self._require_signature(name, operator)
         if name in self and self[name].__module__ != operator.__module__:
             raise ValueError(f"{self.kind} {name!r} exists in {self[name].__module__}: give yours another name")
         self[name] = operator
         (self.increments.add if increment else self.increments.discard)(name)
+        (self.unrecorded.discard if recorded else self.unrecorded.add)(name)
         return operator
 
     def named(self, name: str) -> Operator:

@@ -201,7 +201,7 @@ class Recipe(Settings):
         precision: type of the products; weights stay in float32.
         compile: compile the layers with torch.compile (needs a C++ compiler).
         graphs: record a step as CUDA graphs, so that the host, which also brings pictures, is never what the GPU waits
-            for; on one GPU, not with fp16 and not with objective.weight.
+            for; on one GPU, not with fp16, objective.weight or an operator that is not recorded.
         definition: what is measured at every layer while it trains (`opencrate.measures`).
         probe: number of validation pictures on which it is measured, 0 for none.
         seed: decides weights, order and augmentation.

@@ -42,6 +42,12 @@ def test_compiled_layers_give_the_losses_of_eager_ones(tmp_path, eager, graphs):
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)
 
 
+def test_an_operator_that_looks_at_values_is_not_recorded(tmp_path):
+    recipe = small_recipe(graphs=True)
+    train(replace(recipe, model=replace(recipe.model, compress="gradient_step")), options(tmp_path))
+    assert len(losses(tmp_path)) == 27
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_follows_single(tmp_path, eager, precision):
     train(small_recipe(precision=precision, optim={"clip": 1.0, "ema": 0.9}), options(tmp_path / "a"))

@@ -181,10 +181,13 @@ def test_the_signature_says_what_an_operator_needs():
         assert torch.equal(Compression("dropout_alone", 6, 3, 2, attn_drop=0.5)(Z), 0.5 * Z)
 
         # Registering again, as a notebook does, replaces; registering as another kind changes the kind.
-        compression.register(increment=True)(scale_alone)
+        compression.register(increment=True, recorded=False)(scale_alone)
         assert Compression("scale_alone", 6, 3, 2).is_increment
+        assert not Compression("scale_alone", 6, 3, 2).is_recorded
         compression.register(scale_alone)
         assert not Compression("scale_alone", 6, 3, 2).is_increment
+        assert Compression("scale_alone", 6, 3, 2).is_recorded
+        assert not Compression("gradient_step", 6, 3, 2).is_recorded
 
         for wrong, message in [
             (lambda X, basis: X, "must begin with the arguments Z and U"),
