@@ -11,7 +11,7 @@ from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .claims import Difference, claims
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, STRONG, Plan
+from .plan import LIGHT, PARTS, REAL, STRONG, Plan
 from .results import Results
 
 __all__ = ["write_document"]
@@ -166,7 +166,11 @@ def _table1(plan: Plan, results: Results) -> str:
         run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
     }
     rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
-    rows += [[task, *(str(results.accuracy(model, task) or "–") for model in models)] for task in tasks]
+    for task in tasks:
+        rows.append([task, *(str(results.accuracy(model, task) or "–") for model in models)])
+        if any(run.real for run in runs if run.task == task):
+            real = (results.accuracy(model, task, look=REAL) for model in models)
+            rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
     columns = list(PAPER["ImageNet"])
     paper = [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
     return (

@@ -13,7 +13,7 @@ from ..operators.table import suggestion
 from ..recipes import Model, Recipe
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 
-__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "STRONG", "Plan", "Run", "Scale", "plan_of"]
+__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "REAL", "STRONG", "Plan", "Run", "Scale", "plan_of"]
 
 PARTS = {
     "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
@@ -28,6 +28,7 @@ PARTS = {
 }
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
 """Parts that open a network which another part has trained."""
+REAL = "real"
 LIGHT, STRONG = "light", "strong"
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},
@@ -47,6 +48,7 @@ class Run:
         parts: tables and figures that show it.
         variant: light (the paper's settings), strong, or what differs from light.
         start: key of the run whose network it starts from.
+        real: whether ImageNet's reassessed labels (ReaL) judge it for table 1, too.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Run:
     parts: frozenset[str]
     variant: str = LIGHT
     start: str | None = None
+    real: bool = False
 
     @property
     def key(self) -> str:
@@ -64,7 +67,8 @@ class Run:
 
     @property
     def looks(self) -> tuple[str, ...]:
-        return tuple(look for look in LOOKS if look in self.parts)
+        judged = (REAL,) if self.real and "table1" in self.parts else ()
+        return tuple(look for look in LOOKS if look in self.parts) + judged
 
 
 @dataclass(frozen=True)

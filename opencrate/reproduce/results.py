@@ -100,11 +100,13 @@ class Results:
         """The plan's runs that are done, with their rows."""
         return ((run, row) for run in plan.runs if "top1" in (row := self.rows.get(run.key, {})))
 
-    def accuracy(self, model: str, task: str, variant: str = LIGHT) -> Sample | None:
-        """Over all seeds; none where no run is done."""
+    def accuracy(self, model: str, task: str, variant: str = LIGHT, look: str | None = None) -> Sample | None:
+        """Over all seeds, the run's own or what a look found; none where no run is done."""
         wanted = {"model": model, "task": task, "variant": variant}
-        rows = [row for row in self.rows.values() if wanted.items() <= row.items() and "top1" in row]
-        return Sample(tuple(row["top1"] for row in sorted(rows, key=lambda row: row["seed"]))) if rows else None
+        rows = sorted((row for row in self.rows.values() if wanted.items() <= row.items()), key=lambda row: row["seed"])
+        found = [row if look is None else row.get("looks", {}).get(look, {}) for row in rows]
+        values = tuple(values["top1"] for values in found if "top1" in values)
+        return Sample(values) if values else None
 
     def failures(self) -> dict[str, str]:
         return {key: row["error"] for key, row in self.rows.items() if "error" in row}

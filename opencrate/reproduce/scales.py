@@ -111,7 +111,7 @@ def _of_the_paper(data: Mapping[str, str]) -> Iterator[Run]:
     for label, size in sizes.items():
         looks = {"CRATE-B": {*LOOKS, "table2", "table3"}, "ViT-T": set(), "ViT-S": set()}.get(label, {"fig3"})
         recipe = on_imagenet(RECIPES[f"imagenet1k_{size}"]())
-        scratch = Run(label, "ImageNet", recipe, frozenset(looks | {"table1"}))
+        scratch = Run(label, "ImageNet", recipe, frozenset(looks | {"table1"}), real=True)
         yield scratch
         for task, name in tuned.items():
             recipe = FINETUNING[name]()

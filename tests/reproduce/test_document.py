@@ -154,6 +154,19 @@ def test_table_1_beside_the_papers(text):
     assert paper == [["", *MODELS], *([task, *values.split()] for task, values in TABLE_1.items())]
 
 
+def test_reassessed_labels_have_a_row_of_their_own(tmp_path, drawn):
+    plan = plan_for("full", {}).only(["table1"], ["imagenet/*"])
+    found = {"CRATE-T": {"top1": 74.25}, "ViT-T": {"why": "other pictures"}}
+
+    def row(run):
+        looks = {"real": found[run.model]} if run.model in found else {}
+        return row_of(run, plan, 66.0, looks=looks)
+
+    text = write_document(plan, filled(plan, tmp_path, row), tmp_path, tmp_path).read_text()
+    assert "| ImageNet | 66.00 | 66.00 | 66.00 | 66.00 | 66.00 | 66.00 |\n" in text
+    assert "| ImageNet ReaL | 74.25 | – | – | – | – | – |\n" in text
+
+
 @pytest.mark.parametrize(("head", "table"), [("Table 2", TABLE_2), ("Table 3", TABLE_3)])
 def test_what_is_varied_beside_the_papers(text, head, table):
     (lines,) = tables(text)[head]

@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 import opencrate
-from opencrate.engine import Measuring, data_of, measure_checkpoint
+from opencrate.engine import Measuring, data_of, measure_checkpoint, measuring
 from opencrate.reproduce.performing import Place, _to_its_end, perform
 from opencrate.reproduce.plan import LOOKS
 
@@ -23,6 +23,7 @@ from .tiny import tiny
 
 SCRATCH = tiny("light", parts=("table1",))
 TUNED = tiny("light", start=SCRATCH)
+REAL_GOES_BY_NAMES = "ImageNet-ReaL goes by file names: give the folder of ImageNet's validation pictures"
 
 
 def starts(folder):
@@ -56,6 +57,19 @@ def test_the_row(trained):
     assert row["made"]["hardware"] == f"{os.cpu_count()} CPU cores"
     assert row["looks"] == {}
     assert row["seconds"] >= row["training_seconds"] > 0
+
+
+def test_reassessed_labels_judge_it_where_there_are_any(place, monkeypatch, caplog):
+    run = replace(SCRATCH, real=True)
+    assert perform(run, place)["looks"] == {"real": {"why": REAL_GOES_BY_NAMES}}
+    assert f"{run.key} has no ReaL accuracy: {REAL_GOES_BY_NAMES}" in caplog.text
+
+    def by_name(model, feed, world, precision, batch):
+        assert (len(feed), precision) == (359, "fp32")
+        return 76.5432
+
+    monkeypatch.setattr(measuring, "real", by_name)
+    assert perform(run, place)["looks"] == {"real": {"top1": 76.54}}
 
 
 def test_looking_again_is_not_training_again(place):
