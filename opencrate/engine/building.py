@@ -14,6 +14,7 @@ from timm.utils import unwrap_model
 from torch import nn
 
 from ..models import CRATE, load, save_pretrained
+from ..models.writing import flush
 from ..operators.table import suggestion
 from ..recipes import Recipe
 
@@ -173,6 +174,7 @@ def save_network(model: nn.Module, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
         save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
+        flush(Path(scratch))
         for file in Path(scratch).iterdir():
             file.replace(directory / file.name)
     return directory

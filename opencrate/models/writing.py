@@ -1,5 +1,6 @@
 """Writing checkpoints: a folder in timm's Hub layout, a Hub repository, the authors' layout; no file half written."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from .layout import to_authors
 from .reading import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
 from .registry import VARIANTS, default_cfgs
 
-__all__ = ["convert", "push_to_hub", "save_authors", "save_pretrained"]
+__all__ = ["convert", "flush", "push_to_hub", "save_authors", "save_pretrained"]
 
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
@@ -36,12 +37,20 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
         save_for_hf(network, str(whole), model_args=network.config(), safe_serialization=True)
         # safetensors makes a file that its owner alone may read
         shutil.copymode(whole / "config.json", whole / "model.safetensors")
+        flush(whole)
         if directory.is_dir():
             for name in ("model.safetensors", "config.json"):
                 (whole / name).replace(directory / name)
         else:
             whole.rename(directory)
     return directory
+
+
+def flush(directory: Path) -> None:
+    """Bring a folder's files to the disk: what is renamed next is then whole after a power cut, too."""
+    for path in directory.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
 
 
 def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:

@@ -209,6 +209,20 @@ def test_saving_over_an_older_checkpoint_replaces_it(tmp_path):
     assert torch.equal(load(tmp_path)(IMAGES), small(seed=1)(IMAGES))
 
 
+def test_what_is_saved_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """A power cut leaves the older checkpoint, or a whole one."""
+    flushed, fsync = set(), os.fsync
+
+    def noted(file):
+        assert not (tmp_path / "checkpoint").exists()
+        flushed.add(os.fstat(file).st_ino)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    save_pretrained(small(), tmp_path / "checkpoint")
+    assert flushed == {file.stat().st_ino for file in (tmp_path / "checkpoint").iterdir()}
+
+
 def test_saving_and_loading_leave_things_as_they_were(tmp_path):
     model = small()
     state = torch.random.get_rng_state()
