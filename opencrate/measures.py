@@ -250,7 +250,7 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
 
 def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
     """Every measure of every layer and sample. Several layers are measured together: on a GPU, one small batch of
-    matrices costs as much time as twelve, and a look at their values, which the host waits for, as much as all."""
+    matrices costs as much time as twelve, and every look at values makes the host wait."""
     rates, fractions, limit = list[Tensor](), list[Tensor](), TOGETHER if images.is_cuda else 0
     projected, codes = list[Tensor](), list[Tensor]()
     for step, layer in zip(trajectory(model, images), layers, strict=True):

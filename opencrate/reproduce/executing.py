@@ -146,18 +146,28 @@ def _workers(places: list[Place], threads: int) -> Iterator[list[_Worker]]:
             worker.stop()
 
 
+class Interrupted(KeyboardInterrupt):
+    """The plan was asked to stop by a signal, and its runs are saved."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("stopped; the same command goes on from there")
+        self.code = 128 + number
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """SIGTERM is as good as Ctrl-C: the workers save what they are at."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise Interrupted(number)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
+    except Interrupted:
+        raise
     except KeyboardInterrupt as stopped:
-        raise KeyboardInterrupt("stopped; the same command goes on from there") from stopped
+        raise Interrupted(signal.SIGINT) from stopped
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -32,6 +32,7 @@ from ..report import Auditing
 from ..report.sections import some
 from ..report.study import Study, open_study
 from .plan import REAL, Run
+from .results import placeless
 
 __all__ = ["FAREWELL", "LOG", "Place", "perform"]
 
@@ -140,9 +141,8 @@ def _digest(run: str) -> str:
 
 
 def _anywhere(recipe: Recipe) -> Recipe:
-    """The same, wherever and in whichever form its pictures and the network that it starts from lie."""
-    data, model = replace(recipe.data, name="", root=""), replace(recipe.model, start="CHECKPOINT")
-    return replace(recipe, data=data, model=model)
+    """The same, wherever its pictures and the network that it starts from lie."""
+    return replace(placeless(recipe), model=replace(recipe.model, start="CHECKPOINT"))
 
 
 def _finished(folder: Path) -> dict[str, Any] | None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from ..engine.folder import write_atomically
 from ..engine.journal import plain_numbers
-from ..recipes import Expected, recipe_text
+from ..recipes import Expected, Recipe, recipe_text
 from .plan import LIGHT, Plan, Run
 
-__all__ = ["Results", "Sample", "fingerprint"]
+__all__ = ["Results", "Sample", "fingerprint", "placeless"]
 
 TOLD = ("task", "model", "variant", "seed")
 FLAT = (*TOLD, "top1", "best", "epochs", "parameters", "seconds", "error")
@@ -112,10 +112,14 @@ class Results:
         return {key: row["error"] for key, row in self.rows.items() if "error" in row}
 
 
+def placeless(recipe: Recipe) -> Recipe:
+    """The same, wherever and in whichever form its pictures lie."""
+    return replace(recipe, data=replace(recipe.data, name="", root=""))
+
+
 def fingerprint(run: Run, runs: Iterable[Run]) -> str:
     """A recipe without what it is called, and where and in which form its pictures lie; with that of its start."""
-    recipe = replace(run.recipe, name="", data=replace(run.recipe.data, name="", root=""), expected=Expected())
-    text = recipe_text(recipe)
+    text = recipe_text(replace(placeless(run.recipe), name="", expected=Expected()))
     if run.start is not None:
         runs = tuple(runs)
         text += fingerprint(next(other for other in runs if other.key == run.start), runs)
