@@ -92,6 +92,7 @@ def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    _lay_out(figure)
     figure.savefig(png, dpi=200)
     figure.savefig(pdf, dpi=300, metadata={"CreationDate": None})  # the same figure gives the same file
     return [png, pdf]
@@ -101,5 +102,14 @@ def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
 def to_png(figure: Figure, dpi: int = 150) -> bytes:
     """The picture's bytes, for a page that holds its pictures itself."""
     file = BytesIO()
+    _lay_out(figure)
     figure.savefig(file, format="png", dpi=dpi)
     return file.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Once for all files of it: to find room for everything takes as long as to draw it."""
+    if figure.get_layout_engine() is not None:
+        figure.set_dpi(200)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")

@@ -150,6 +150,7 @@ def test_a_killed_plan_goes_on(tmp_path, number):
     rows = json.loads(file.read_text())["rows"]
     assert 0 < len(rows) < 3
     before = {key: finished_at(tmp_path / "out", key) for key in rows}
+    command[command.index("--jobs") + 1] = "1"  # starts sooner
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
     assert f"3 runs, of which {len(rows)} " in done.stdout
     assert {key: finished_at(tmp_path / "out", key) for key in rows} == before
