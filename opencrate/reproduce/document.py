@@ -124,7 +124,7 @@ def _heading(plan: Plan, results: Results) -> str:
         f"The paper's tables and figures at the scale `{plan.scale}`, as `{command}` writes them: no number"
         " but those of the notes, if there are any, was written by hand.\n\n"
         f"{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on validation pictures"
-        " after the last epoch, mean ± standard deviation over seeds."
+        " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
     )
 
 

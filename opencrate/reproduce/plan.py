@@ -119,6 +119,7 @@ class Scale:
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
+        once: costly runs, as MODEL/VARIANT, that the first seed has to do for.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Scale:
     ablated: str
     seeds: int
     samples: int
+    once: tuple[str, ...] = ()
 
 
 def plan_of(scale: Scale) -> Plan:
@@ -141,7 +143,8 @@ def plan_of(scale: Scale) -> Plan:
         runs += [run for label in scale.models for run in _table1(scale, label, seed)]
         runs += [_strong(scale, label, epochs, seed) for label, epochs in scale.longest.items()]
         runs += _ablations(scale, seed)
-    return Plan(scale.name, tuple(runs), scale.samples)
+    kept = (run for run in runs if run.recipe.seed == 0 or f"{run.model}/{run.variant}" not in scale.once)
+    return Plan(scale.name, tuple(kept), scale.samples)
 
 
 def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:

@@ -91,6 +91,7 @@ def _small(data: Mapping[str, str]) -> Plan:
             ablated="CRATE-T",
             seeds=3,
             samples=500,
+            once=("CRATE-B/strong", "CRATE-T/gradient_step"),
         )
     )
 

@@ -98,7 +98,7 @@ def test_only_some_runs_and_what_they_start_from(small):
 
 def test_parts_and_patterns_together(small):
     kept = small.only(["table3"], ["*/seed2"])
-    assert [run.variant for run in kept.runs] == ["light", *TABLE_3]
+    assert [run.variant for run in kept.runs] == ["light", *(name for name in TABLE_3 if name != "gradient_step")]
     assert {run.recipe.seed for run in kept.runs} == {2}
 
 
@@ -172,10 +172,12 @@ def test_small_has_the_papers_settings_but_for_batch_and_epochs(small):
     assert (light.data.size, light.model.name) == (32, "crate_tiny_patch4_32")
 
 
-def test_every_run_of_small_has_three_seeds(small):
+def test_every_run_of_small_has_three_seeds_but_for_the_costly(small):
     seeds = {}
     for run in small.runs:
         seeds.setdefault((run.model, run.task, run.variant), []).append(run.recipe.seed)
+    for costly in (("CRATE-B", "CIFAR-10", "strong"), ("CRATE-T", "CIFAR-10", "gradient_step")):
+        assert seeds.pop(costly) == [0]
     assert set(map(tuple, seeds.values())) == {(0, 1, 2)}
     for run in small.runs:
         start = next((other for other in small.runs if other.key == run.start), run)
@@ -189,7 +191,7 @@ def test_small_varies_one_thing_at_a_time(small, part, table):
         base = runs[0]
         assert base.variant == "light"
         assert {run.variant: differences(base.recipe, run.recipe) for run in runs[1:]} == {
-            name: [line] for name, line in table.items()
+            name: [line] for name, line in table.items() if seed == 0 or name != "gradient_step"
         }
 
 
