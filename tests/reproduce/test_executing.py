@@ -66,6 +66,7 @@ def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path):
     assert "of which 1 is done" in said
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again_and_two_jobs_find_what_one_does(tmp_path):
     what = plan(SCRATCH, TUNED, OTHER)
     one, _ = carry_out(what, tmp_path / "one")
@@ -110,6 +111,7 @@ def workers_of(parent: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
 def test_a_killed_worker_is_replaced(tmp_path):
     what = plan(LONG, OTHER, schedule=Schedule(epochs=15, warmup_epochs=0))
@@ -126,7 +128,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_killed_plan_goes_on(tmp_path, number):
     """Its workers end with it, and what was finished stays finished."""
     command = [sys.executable, "-m", "opencrate", "reproduce", "--out", str(tmp_path / "out")]
