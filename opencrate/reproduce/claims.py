@@ -2,7 +2,8 @@
 
 A difference of accuracies is clear if it is beyond its 95 % interval over the seeds, by Student's t; a claim about one
 holds if it is clear and has the right sign, does not hold if it is clear and has the wrong one, and is open in between.
-So one seed decides nothing. A claim about layers is one about every seed and every size.
+So one seed decides nothing. A claim about layers is one about every seed and every size; it holds in part if it does by
+some definitions of R^c and not by others, or if what it says is there, but is less than all of it.
 """
 
 import math
@@ -17,7 +18,7 @@ from .results import Results, Sample
 
 __all__ = ["Claim", "Difference", "claims", "pairs_of"]
 
-Verdict = Literal["holds", "does not hold", "open", "not run", "not testable here"]
+Verdict = Literal["holds", "in part", "does not hold", "open", "not run", "not testable here"]
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # 97.5 % quantiles for 1, 2, … degrees
 CLEAR = 0.1  # of R^c or of the non-zero fraction: a change that counts
 LEVEL = 0.02  # of the non-zero fraction: a rise that counts
@@ -192,7 +193,7 @@ def _rate_falls(layers: list[Layers]) -> tuple[Verdict, str]:
         falls = [_fall(found[name]["validation"]["Rc"]) for _, found in layers]
         held.append(min(falls) > CLEAR)
         told.append(f"by the definition {name}, from the first to the last layer {_range(falls)}")
-    return "holds" if all(held) else "open" if any(held) else "does not hold", "; ".join(told)
+    return "holds" if all(held) else "in part" if any(held) else "does not hold", "; ".join(told)
 
 
 def _thinned(curve: list[float]) -> float:
@@ -219,7 +220,9 @@ def _last_layer(layers: list[Layers]) -> tuple[Verdict, str]:
     told = f"there it changes by {ends} of all entries; between layers before it rises by {max(before):.2f} at most"
     if min(rises) > LEVEL and max(before) <= LEVEL:
         return "holds", told
-    return "open" if min(rises) > max(before) else "does not hold", told
+    if min(rises) <= max(before):
+        return "does not hold", told
+    return "in part" if min(rises) > LEVEL else "open", told
 
 
 def _falls_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
@@ -230,7 +233,7 @@ def _falls_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
         )
         held.append(min(trained) > max(untrained) + CLEAR)
         told.append(f"{name}: {_range(trained)} trained, {_range(untrained)} untrained")
-    return "holds" if all(held) else "open" if any(held) else "does not hold", "R^c by " + "; ".join(told)
+    return "holds" if all(held) else "in part" if any(held) else "does not hold", "R^c by " + "; ".join(told)
 
 
 def _sparse_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
@@ -240,7 +243,7 @@ def _sparse_by_training(layers: list[Layers]) -> tuple[Verdict, str]:
     told = f"the non-zero fraction, to the lowest: {_range(trained)} trained, {_range(untrained)} untrained"
     if min(trained) > max(untrained) + CLEAR:
         return "holds", told
-    return "open" if min(trained) > max(untrained) else "does not hold", told
+    return "in part" if min(trained) > max(untrained) else "does not hold", told
 
 
 def _incoherent(plan: Plan, results: Results) -> Claim:

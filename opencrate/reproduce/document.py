@@ -150,8 +150,9 @@ def _claims(plan: Plan, results: Results) -> str:
         "## What holds\n\n"
         + _table(("claim", "at this scale", "evidence"), rows)
         + "\n\nA difference of accuracies counts if it is beyond its 95 % interval over the seeds (2.8 standard errors"
-        " for three seeds against three); its standard error is the number after ±. The definitions of R^c are in"
-        " docs/NOTATION.md."
+        " for three seeds against three); its standard error is the number after ±. What layers do counts if every"
+        " seed and size shows it, by a tenth at least; in part: by some definitions of R^c only, or by less. The"
+        " definitions are in docs/NOTATION.md."
     )
 
 
