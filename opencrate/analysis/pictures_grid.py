@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .canvas import COLUMN, GREY, PAGE, SMALL, Figure, plain, sheet, style
+from .canvas import COLUMN, GREY, PAGE, PALE, SMALL, Figure, plain, sheet, style
 
 __all__ = ["attention_grid", "patch_rows", "token_colours"]
 
@@ -133,8 +133,13 @@ class _Board:
             self.write(word, column * (aspect + GAP) + aspect / 2, -0.04 / cell, ha="center", va="bottom")
 
     def put(self, image: np.ndarray, row: int, column: int, **how: Any) -> None:
+        """In a pale frame: white pictures have edges, too."""
+        from matplotlib.patches import Rectangle
+
         left, top = column * (self.aspect + GAP), row * (1 + GAP)
         self.axis.imshow(image, extent=(left, left + self.aspect, top + 1, top), **how)
+        frame = Rectangle((left, top), self.aspect, 1, fill=False, edgecolor=PALE, linewidth=0.5, clip_on=False)
+        self.axis.add_patch(frame)
 
     def write(self, word: str, x: float, row: float, **how: Any) -> None:
         self.axis.text(x, row + int(max(row, 0)) * GAP, plain(word), fontsize=SMALL, **how)
