@@ -237,11 +237,31 @@ def test_every_claim_has_a_verdict_and_its_evidence(text):
 def test_what_made_it(text):
     done = len(PLAN.runs) - len(MISSING) - len(FAILED)
     assert (
-        f"{done} of {len(PLAN.runs)} runs on an abacus (torch 2.11, timm 1.0), {done} minutes in all, 2026-11-16."
-        in text
-    )
+        f"{done} of {len(PLAN.runs)} runs on an abacus (torch 2.11, timm 1.0), {done} minutes in all and 1 by the"
+        " clock (runs that share a machine take longer than alone), 2026-11-16." in text
+    )  # of a minute each, all begun at one time
     assert "`opencrate reproduce --scale smoke`" in text
     assert "Revisions 0123456 (+: with changes)" in text
+
+
+@pytest.mark.parametrize(
+    ("spans", "words"),
+    [
+        ([("01:00", 120), ("01:02", 60), ("05:00", 60)], "4 minutes in all, "),  # one after another, with a pause
+        ([("01:00", 600), ("01:02", 60), ("01:09", 120)], "13 minutes in all and 11 by the clock ("),
+    ],
+)
+def test_time_of_runs_beside_each_other(spans, words, tmp_path):
+    runs = iter(spans)
+
+    def row(run):
+        if (span := next(runs, None)) is None:
+            return None
+        begin, seconds = span
+        row = row_of(run, PLAN, 80.0, seconds=seconds)
+        return row | {"made": row["made"] | {"started": f"2026-11-16T{begin}:00+00:00"}}
+
+    assert words in write_document(PLAN, filled(PLAN, tmp_path, row), tmp_path, tmp_path).read_text()
 
 
 def test_failed_and_missing_runs_are_named(text):
