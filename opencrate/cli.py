@@ -190,6 +190,8 @@ def bench(arguments: list[str]) -> None:
     from .bench import Bench, console_of, disagreements, run
 
     settings = tyro.cli(Bench, args=arguments, prog="opencrate bench")
+    if "--show" in arguments and not settings.show:
+        raise ValueError("--show needs a bench.json, or its folder")
     refused = disagreements(run(settings, console_of()))
     if refused:
         _tell(f"no speed for what computes something else: {', '.join(refused)}")

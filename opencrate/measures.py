@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 
 from .blocks import Layer
 from .models import CRATE, Step, trajectory
+from .models.crate import require_crate
 from .objective import nonzero_fraction
 from .objective.rates import coding_rate, project, require_positive
 from .operators.table import suggestion
@@ -170,6 +171,7 @@ def layerwise(
     """
     chosen = definition_named(definition)
     model = unwrap_model(model)
+    require_crate("layerwise", model)
     layers = cast("list[Layer]", list(model.blocks))
     values = stream(model, batches, lambda images: _values(model, layers, images, chosen), samples)
     columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)

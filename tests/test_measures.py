@@ -198,6 +198,14 @@ def test_bad_definitions_are_one_sentence():
     assert DEFINITIONS.keys() == {"paper", "official", "unit"}
 
 
+@pytest.mark.parametrize(
+    ("model", "name"), [(small().fold(), "FoldedCRATE"), (timm.create_model("vit_tiny_patch16_224", depth=1), "Visi")]
+)
+def test_other_networks_are_refused_in_a_sentence(model, name):
+    with pytest.raises(ValueError, match=f"layerwise takes a CRATE, got {name}"):
+        layerwise(model, random(2, 3, 16, 16))
+
+
 def test_batches_of_1_7_and_64_give_the_same_table():
     model, images = small(), random(64, 3, 16, 16).float()
     whole = layerwise(model, images)

@@ -11,7 +11,9 @@ from .flops import flops_of
 from .timing import Timing
 from .variants import parameters_of
 
-__all__ = ["comparison_as_json", "disagreements", "read", "together", "write"]
+__all__ = ["JSON", "comparison_as_json", "disagreements", "read", "together", "write"]
+
+JSON = "bench.json"
 
 
 def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
@@ -100,9 +102,15 @@ def together(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(file: Path) -> dict[str, Any]:
+    """A report; `file` may be the folder that it is in."""
+    file = file / JSON if file.is_dir() else file
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist")
     try:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         disagreements(report)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is not what `opencrate bench` writes ({error!r})") from error
+    if not report["comparisons"] and not report["attention"]:
+        raise ValueError(f"{file} holds no measurement: it was stopped before the first")
     return report

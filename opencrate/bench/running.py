@@ -13,14 +13,14 @@ from ..engine.folder import provenance
 from .attention import measure_attention, shapes_for
 from .comparing import Comparison, Task
 from .plot import draw
-from .results import comparison_as_json, read, together, write
+from .results import JSON, comparison_as_json, read, together, write
 from .settings import Bench
 from .table import print_attention, print_comparison, print_heading, print_notes
 from .variants import Family, pseudocode
 
 __all__ = ["run"]
 
-JSON, PLOT = "bench.json", "bench.png"
+PLOT = "bench.png"
 WINDOWS = {"training": 1.0, "inference": 0.5, "latency": 0.25, "attention": 0.05}  # of `seconds`
 
 
@@ -55,7 +55,7 @@ def _measured(bench: Bench, console: Console) -> dict[str, Any]:
 
     seconds, rounds = bench.seconds or 1.0, bench.rounds or 1
     print_heading(report, console)
-    save()
+    bench.out.mkdir(parents=True, exist_ok=True)  # an earlier file stays until something is measured
     for size in bench.sizes:
         family = Family(size, device)
         for task in _tasks(bench, size):

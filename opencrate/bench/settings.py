@@ -36,7 +36,7 @@ class Bench:
         rounds: windows of each variant, in alternation; the median counts.
         out: folder for bench.json and bench.png.
         quick: a minute on a CPU: CRATE-Tiny, nothing compiled, small batches, short windows.
-        show: print and draw earlier bench.json files together, and measure nothing.
+        show: print and draw earlier bench.json files (or their folders) together, and measure nothing.
     """
 
     sizes: tuple[str, ...] = ()

@@ -340,6 +340,12 @@ class CRATE(nn.Module):
         }
 
 
+def require_crate(what: str, model: nn.Module) -> None:
+    """That `what` was given a CRATE, not a ViT or a folded copy."""
+    if not isinstance(getattr(model, "patch_embed", None), PatchEmbed):
+        raise ValueError(f"{what} takes a CRATE, got {type(model).__name__}")
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """What passes through layer `layer` (counted from 1, as in the paper)."""
@@ -358,8 +364,7 @@ def trajectory(model: CRATE, images: Tensor, *, projections: bool = False, atten
     On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the model
     is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
     """
-    if not isinstance(getattr(model, "patch_embed", None), PatchEmbed):
-        raise ValueError(f"trajectory takes a CRATE, got {type(model).__name__}")
+    require_crate("trajectory", model)
     Z = model.embed(images)
     for layer, block in enumerate(cast("Iterable[Layer]", model.blocks), start=1):
         Z_half = block.compress(Z)

@@ -77,10 +77,11 @@ class Checkpoint:
 def load(path: str | Path, num_heads: int | None = None) -> CRATE:
     """The network in a folder, a file or a Hub repository (`owner/name`), in evaluation mode.
 
-    The weights keep the type in which they were saved. The authors' layout does not tell the number of heads: for sizes
+    Weights saved in half precision come as float32. The authors' layout does not tell the number of heads: for sizes
     that are not the paper's it must be given.
     """
-    return read(path, num_heads).build()
+    model = read(path, num_heads).build()
+    return model.float() if any(weight.dtype.itemsize < 4 for weight in model.parameters()) else model
 
 
 def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
@@ -272,8 +273,7 @@ def require_whole(found: Checkpoint, path: str) -> None:
     try:
         expected = CRATE(**found.config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        hint = "; import the module that registers it first" if "unknown" in str(error) else ""
-        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
+        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}") from error
     problems = [f"{key} is missing" for key in expected.keys() - found.state.keys()]
     problems += [f"{key} is not a weight of it" for key in found.state.keys() - expected.keys()]
     problems += [

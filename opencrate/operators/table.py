@@ -9,9 +9,11 @@ import inspect
 import math
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
 from numbers import Real
 from typing import Any, cast
 
+from timm.models import register_notrace_function
 from torch import Tensor
 
 from ..objective.rates import require_nonnegative, require_positive
@@ -44,7 +46,8 @@ class OperatorTable(dict[str, Operator]):
         """Decorator, `@register` or `@register(increment=True)`: make the function available under its own name.
 
         An operator returns the new tokens; an increment returns what is to be added to them. One that looks at values
-        on the host says `recorded=False`: a training step with it is no CUDA graph.
+        on the host says `recorded=False`: a training step with it is no CUDA graph. What a function from outside this
+        package returns is checked at every call.
         """
         if operator is None:
             return lambda function: self.register(function, increment=increment, recorded=recorded)
@@ -52,6 +55,8 @@ class OperatorTable(dict[str, Operator]):
         self._require_signature(name, operator)
         if name in self and self[name].__module__ != operator.__module__:
             raise ValueError(f"{self.kind} {name!r} exists in {self[name].__module__}: give yours another name")
+        if not str(operator.__module__).startswith(__package__):  # there is none in a console
+            operator = self._checked(name, operator)
         self[name] = operator
         (self.increments.add if increment else self.increments.discard)(name)
         (self.unrecorded.discard if recorded else self.unrecorded.add)(name)
@@ -61,7 +66,9 @@ class OperatorTable(dict[str, Operator]):
         if not isinstance(name, str):
             raise ValueError(f"a {self.kind} is chosen by its name, not by {name!r}: register the function first")
         if name not in self:
-            raise ValueError(f"unknown {self.kind} {name!r}{suggestion(name, self)}")
+            hint = suggestion(name, self)
+            own = "" if "did you mean" in hint else "; one of yours must be registered first, by importing its module"
+            raise ValueError(f"unknown {self.kind} {name!r}{hint}{own}")
         return self[name]
 
     def options(self, name: str, given: Options | None) -> Options:
@@ -70,6 +77,8 @@ class OperatorTable(dict[str, Operator]):
         defaults = {a.name: a.default for a in arguments if a.name not in {"Z", self.weight, *self.supplied}}
         options: Options = dict(defaults)
         for option, value in _mapping(name, given).items():
+            if option in self.supplied and self.takes(name, option):
+                raise ValueError(f"{option!r} of {name} is given by the network, and is no option")
             if option not in defaults:
                 raise ValueError(f"{name} has no option {option!r}{suggestion(str(option), defaults)}")
             options[option] = _number(option, value, like=defaults[option])
@@ -77,6 +86,15 @@ class OperatorTable(dict[str, Operator]):
 
     def takes(self, name: str, argument: str) -> bool:
         return argument in inspect.signature(self.named(name)).parameters
+
+    def _checked(self, name: str, operator: Operator) -> Operator:
+        @wraps(operator)
+        def checked(Z: Tensor, *weights: Tensor, **options: Any) -> Tensor:
+            found = operator(Z, *weights, **options)
+            require_tokens(f"{self.kind} {name!r}", found, Z, options.get("queries"))
+            return found
+
+        return checked
 
     def _require_signature(self, name: str, operator: Operator) -> None:
         if not name.isidentifier():
@@ -88,10 +106,25 @@ class OperatorTable(dict[str, Operator]):
             if argument.default is argument.empty or argument.kind is argument.POSITIONAL_ONLY:
                 raise ValueError(f"argument {argument.name!r} of {self.kind} {name!r} needs a name and a default")
             if argument.name not in self.supplied:
+                if not isinstance(argument.default, Real):
+                    learned = "U, W and bias" if "W" in self.supplied else self.weight
+                    raise ValueError(
+                        f"{argument.name!r} of {self.kind} {name!r} is an option, so its default must be a number:"
+                        f" what an operator may learn is {learned}"
+                    )
                 _number(argument.name, argument.default, like=argument.default)
         names = {argument.name for argument in arguments}
         if "bias" in names & self.supplied and "W" not in names:
             raise ValueError(f"{self.kind} {name!r} has a bias and no W for it to belong to")
+
+
+@register_notrace_function
+def require_tokens(operator: str, found: Any, Z: Tensor, queries: int | None) -> None:
+    """That an operator returns a token for each of Z's, or for the first `queries` of them."""
+    wanted = Z.shape if queries is None else (*Z.shape[:-2], queries, Z.shape[-1])
+    if not isinstance(found, Tensor) or found.shape != wanted:
+        got = tuple(found.shape) if isinstance(found, Tensor) else repr(found)
+        raise ValueError(f"{operator} must return tokens of shape {tuple(wanted)}, got {got}")
 
 
 def _mapping(name: str, given: Any) -> dict[str, Any]:

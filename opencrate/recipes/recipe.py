@@ -45,7 +45,7 @@ class Model(Settings):
         num_heads: number of heads, K.
         patch_size: pixels of a side of a patch.
         compress: compression by name (`opencrate.operators.COMPRESSIONS`).
-        compress_args: its options, for example eps 0.5.
+        compress_args: its options, for example kappa 0.2 of softmax_step.
         sparsify: sparsification by name (`opencrate.operators.SPARSIFICATIONS`).
         sparsify_args: its options, for example eta 0.1 lam 0.1.
         global_pool: what the classifier sees, token or avg.
@@ -136,7 +136,7 @@ class Schedule(Settings):
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
                 f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}:"
-                " set both"
+                " set both (--schedule.warmup-epochs 0)"
             )
         for name in ("warmup_lr", "min_lr"):
             if not getattr(self, name) >= 0:

@@ -106,7 +106,7 @@ def test_earlier_results_are_shown_together(small, tmp_path, capsys):
         main(["bench", *FAST, "--only", part, "--out", str(tmp_path / part)])
     files = [str(tmp_path / part / "bench.json") for part in ("latency", "attention")]
     capsys.readouterr()
-    main(["bench", "--show", *files, "--out", str(tmp_path / "both")])
+    main(["bench", "--show", files[0], str(tmp_path / "attention"), "--out", str(tmp_path / "both")])
     printed = capsys.readouterr().out
     assert "Latency of one picture" in printed
     assert "Attention alone" in printed
@@ -131,7 +131,8 @@ def test_without_matplotlib(small, tmp_path, capsys, without_matplotlib):
         ),
         (["--batch", "0"], "--batch must be positive, got 0"),
         (["--device", "tpu"], "unknown device 'tpu'; known: cpu, cuda"),
-        (["--show", "no.json"], "[Errno 2] No such file or directory: 'no.json'"),
+        (["--show", "no.json"], "no.json does not exist"),
+        (["--show"], "--show needs a bench.json, or its folder"),
     ],
 )
 def test_errors_are_a_sentence(arguments, sentence, capsys):
@@ -155,6 +156,24 @@ def test_files_that_are_something_else(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--show", str(tmp_path / "other.json")])
     assert "other.json is not what `opencrate bench` writes" in capsys.readouterr().err
+
+
+def test_a_file_without_a_measurement(tmp_path, capsys):
+    (tmp_path / "bench.json").write_text('{"comparisons": [], "attention": []}')
+    with pytest.raises(SystemExit):
+        main(["bench", "--show", str(tmp_path)])
+    assert capsys.readouterr().err.endswith("bench.json holds no measurement: it was stopped before the first\n")
+
+
+def test_a_run_that_is_stopped_at_once_leaves_the_earlier_results(small, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    (tmp_path / "bench.json").write_text("earlier")
+    monkeypatch.setattr("opencrate.bench.running.measure_attention", stop)
+    with pytest.raises(SystemExit):
+        main(["bench", *FAST, "--only", "attention", "--out", str(tmp_path)])
+    assert (tmp_path / "bench.json").read_text() == "earlier"
 
 
 @pytest.mark.slow

@@ -157,6 +157,48 @@ def test_a_new_compression_is_one_function():
         del COMPRESSIONS["shrink_towards_subspaces"]
 
 
+@pytest.mark.unhooked  # ours checks it, too
+@pytest.mark.parametrize(
+    ("wrong", "queries", "message"),
+    [
+        (
+            lambda Z, U: Z.mean(-1, keepdim=True),
+            None,
+            r"'wrong' must return tokens of shape \(2, 5, 6\), got \(2, 5, 1\)",
+        ),
+        (lambda Z, U: Z[:, :3], None, r"must return tokens of shape \(2, 5, 6\), got \(2, 3, 6\)"),
+        (lambda Z, U: None, None, r"must return tokens of shape \(2, 5, 6\), got None"),
+        (lambda Z, U, queries=None: Z, 1, r"must return tokens of shape \(2, 1, 6\), got \(2, 5, 6\)"),
+    ],
+)
+def test_what_an_operator_of_others_returns_is_checked(wrong, queries, message):
+    wrong.__name__ = "wrong"
+    try:
+        compression.register(wrong)
+        module = Compression("wrong", 6, 3, 2)
+        with pytest.raises(ValueError, match=message):
+            module(torch.ones(2, 5, 6), queries)
+    finally:
+        COMPRESSIONS.pop("wrong", None)
+
+
+@pytest.mark.unhooked
+def test_a_checked_operator_compiles_and_is_still_itself():
+    def halved(Z, U, rate=0.5):
+        return rate * Z
+
+    try:
+        checked = compression.register(halved)
+        assert checked.__name__ == "halved"
+        assert COMPRESSIONS.options("halved", {"rate": 0.25}) == {"rate": 0.25}
+        module, Z = Compression("halved", 6, 3, 2, {"rate": 0.25}), torch.ones(2, 5, 6)
+        compiled = torch.compile(module, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(Z), 0.25 * Z)
+        assert torch.equal(torch.export.export(module, (Z,)).module()(Z), 0.25 * Z)
+    finally:
+        COMPRESSIONS.pop("halved", None)
+
+
 def test_the_signature_says_what_an_operator_needs():
     """Only what it names is passed; what cannot be passed is refused at once."""
     before = dict(COMPRESSIONS)
@@ -193,7 +235,8 @@ def test_the_signature_says_what_an_operator_needs():
             (lambda X, basis: X, "must begin with the arguments Z and U"),
             (lambda Z, U, rate: Z, "argument 'rate' of compression 'wrong' needs a name and a default"),
             (lambda Z, U, *rates: Z, "argument 'rates' of compression 'wrong' needs a name and a default"),
-            (lambda Z, U, rate=None: Z, "rate must be a finite number, got None"),
+            (lambda Z, U, rate=None: Z, "'rate' of compression 'wrong' is an option, so its default must be a number"),
+            (lambda Z, U, rate=float("inf"): Z, "rate must be a finite number, got inf"),
             (lambda Z, U, eps=-1.0: Z, "eps must be positive, got -1"),
             (lambda Z, U, bias=None: Z, "compression 'wrong' has a bias and no W"),
         ]:
@@ -203,6 +246,8 @@ def test_the_signature_says_what_an_operator_needs():
         for nameless in (lambda Z, U: Z, functools.partial(scale_alone, scale=2.0)):
             with pytest.raises(ValueError, match="is registered under its function's name"):
                 compression.register(nameless)
+        with pytest.raises(ValueError, match="'scale' of scale_alone is given by the network, and is no option"):
+            COMPRESSIONS.options("scale_alone", {"scale": 2.0})
         scale_alone.__name__ = "mssa"
         with pytest.raises(ValueError, match=r"'mssa' exists in opencrate\.operators\.compression: give yours another"):
             compression.register(scale_alone)
