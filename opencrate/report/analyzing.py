@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from ..analysis.audit import Audit, audit
 from ..engine.world import joined
 from ..measures import DEFINITIONS, Definition, definition_named
@@ -128,9 +130,18 @@ def analyze(source: str, settings: Analysis) -> Path:
 
 def audit_of(source: str, settings: Auditing) -> Audit:
     """The audit alone, without files."""
-    with joined(settings.device) as world:
+    with joined(settings.device) as world, _reporting("pictures") as report:
         study = open_study(source, settings, world.device)
-        return audit(study.model, study.batches(), settings.eps)
+        total = min(study.samples, len(study.pictures[0].feed))
+
+        def batches() -> Iterator[Tensor]:
+            done = 0
+            for batch in study.batches():
+                report("audit", done, total)
+                yield batch
+                done += len(batch)
+
+        return audit(study.model, batches(), settings.eps)
 
 
 def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
@@ -155,14 +166,14 @@ def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
 
 
 @contextmanager
-def _reporting() -> Iterator[Callable[[str, int, int], None]]:
+def _reporting(unit: str = "parts") -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on a terminal, plain lines elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda words, done, total: print(f"opencrate: {words} ({done} of {total} parts done)", file=sys.stderr)
+        yield lambda words, done, total: print(f"opencrate: {words} ({done} of {total} {unit} done)", file=sys.stderr)
         return
     columns = (
         TextColumn("{task.description:<38}"),

@@ -201,7 +201,9 @@ def test_chosen_pictures_come_first(checkpoint, pictures):
 
 def test_the_audit_on_the_command_line(checkpoint, pictures, capsys):
     main(["audit", checkpoint, "--images", str(pictures), "--samples", "4", "--device", "cpu"])
-    first, *lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err == "opencrate: audit (0 of 4 pictures done)\n"
+    first, *lines = printed.out.splitlines()
     assert first == "audit, ε = 0.1, 4 samples"
     assert [line[:8] for line in lines] == ["layer  1", "layer  2", "layer  3"]
     assert audit_of(checkpoint, replace(FEW, images=str(pictures))).samples == 4
