@@ -136,7 +136,7 @@ class Schedule(Settings):
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
                 f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}:"
-                " set both (--schedule.warmup-epochs 0)"
+                " set both, or no warm-up (0)"
             )
         for name in ("warmup_lr", "min_lr"):
             if not getattr(self, name) >= 0:

@@ -80,7 +80,10 @@ def test_numbers_as_people_write_them(written, text):
         ("data: {mean: [0, .nan, 0]}", "data.mean must be finite, got nan"),
         ("optim: {batch: 0}", "optim.batch must be at least 1, got 0"),
         ("optim: {ema: 1}", "optim.ema must be in [0, 1), got 1.0"),
-        ("schedule: {epochs: 5}", "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5: set both"),
+        (
+            "schedule: {epochs: 5}",
+            "schedule.warmup_epochs must be less than schedule.epochs, got 5 and 5: set both, or no warm-up (0)",
+        ),
         ("objective: {weight: -0.1}", "objective.weight must not be negative, got -0.1"),
         ("objective: {lam: .nan}", "objective.lam must not be negative, got nan"),
         ("objective: {orthogonal_U: -1}", "objective.orthogonal_U must not be negative, got -1.0"),
