@@ -13,7 +13,6 @@ from functools import wraps
 from numbers import Real
 from typing import Any, cast
 
-from timm.models import register_notrace_function
 from torch import Tensor
 
 from ..objective.rates import require_nonnegative, require_positive
@@ -91,7 +90,8 @@ class OperatorTable(dict[str, Operator]):
         @wraps(operator)
         def checked(Z: Tensor, *weights: Tensor, **options: Any) -> Tensor:
             found = operator(Z, *weights, **options)
-            require_tokens(f"{self.kind} {name!r}", found, Z, options.get("queries"))
+            if isinstance(Z, Tensor):  # and no stand-in for one, by which torch.fx traces
+                _require_tokens(f"{self.kind} {name!r}", found, Z, options.get("queries"))
             return found
 
         return checked
@@ -118,8 +118,7 @@ class OperatorTable(dict[str, Operator]):
             raise ValueError(f"{self.kind} {name!r} has a bias and no W for it to belong to")
 
 
-@register_notrace_function
-def require_tokens(operator: str, found: Any, Z: Tensor, queries: int | None) -> None:
+def _require_tokens(operator: str, found: Any, Z: Tensor, queries: int | None) -> None:
     """That an operator returns a token for each of Z's, or for the first `queries` of them."""
     wanted = Z.shape if queries is None else (*Z.shape[:-2], queries, Z.shape[-1])
     if not isinstance(found, Tensor) or found.shape != wanted:

@@ -195,6 +195,7 @@ def test_a_checked_operator_compiles_and_is_still_itself():
         compiled = torch.compile(module, fullgraph=True, backend="eager")
         assert torch.equal(compiled(Z), 0.25 * Z)
         assert torch.equal(torch.export.export(module, (Z,)).module()(Z), 0.25 * Z)
+        assert torch.equal(torch.fx.symbolic_trace(module.operator)(Z, module.U), 0.5 * Z)
     finally:
         COMPRESSIONS.pop("halved", None)
 
