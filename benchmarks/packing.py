@@ -31,7 +31,8 @@ from torchvision import transforms as T
 from opencrate.data.crops import Interpolation, crop_and_resize, crop_boxes
 from opencrate.data.feed import Batch, Feed, Split
 from opencrate.data.loading import Loaded
-from opencrate.data.packed import INDEX, TARGETS, Index, Packed, Shard, pack
+from opencrate.data.packed import Packed
+from opencrate.data.packing import INDEX, TARGETS, Index, Shard, pack
 from opencrate.data.pictures import Folder
 from opencrate.data.settings import Augmentation, Dataset
 from opencrate.data.shards import Shards

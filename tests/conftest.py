@@ -8,6 +8,11 @@ settings.register_profile("opencrate", deadline=None, derandomize=True, max_exam
 settings.load_profile("opencrate")
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
 @pytest.fixture
 def rng() -> torch.Generator:
     """Random numbers that are the same in every run."""

@@ -6,7 +6,8 @@ import torch
 
 from .feed import Batch, Feed, Split
 from .loading import Loaded
-from .packed import Index, Packed, pack
+from .packed import Packed
+from .packing import Index, pack
 from .pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
 from .resident import Resident, fits
 from .settings import Augmentation, Dataset

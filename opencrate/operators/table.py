@@ -65,9 +65,8 @@ class OperatorTable(dict[str, Operator]):
         if not isinstance(name, str):
             raise ValueError(f"a {self.kind} is chosen by its name, not by {name!r}: register the function first")
         if name not in self:
-            hint = suggestion(name, self)
-            own = "" if "did you mean" in hint else "; one of yours must be registered first, by importing its module"
-            raise ValueError(f"unknown {self.kind} {name!r}{hint}{own}")
+            own = "" if nearest(name, self) else "; one of yours must be registered first, by importing its module"
+            raise ValueError(f"unknown {self.kind} {name!r}{suggestion(name, self)}{own}")
         return self[name]
 
     def options(self, name: str, given: Options | None) -> Options:
@@ -146,7 +145,10 @@ def _number(option: str, value: Any, like: Any) -> int | float:
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
-    close = get_close_matches(name, names, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    if close := nearest(name, names):
+        return f"; did you mean {close!r}?"
     return f"; known: {', '.join(names)}" if names else "; it has none"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(get_close_matches(name, sorted(known), n=1)), None)

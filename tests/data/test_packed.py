@@ -16,7 +16,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from opencrate.data import Split
-from opencrate.data.packed import Packed, pack
+from opencrate.data.packed import Packed
+from opencrate.data.packing import pack
 from opencrate.data.pictures import open_pictures
 from opencrate.data.settings import Augmentation, Dataset
 
@@ -144,7 +145,7 @@ class TestPack:
 
     def test_a_killed_pack_continues(self, packed, source, pictures, tmp_path):
         code = (
-            "import sys, time; from opencrate.data.packed import pack; from opencrate.data.pictures import *\n"
+            "import sys, time; from opencrate.data.packing import pack; from opencrate.data.pictures import *\n"
             "from opencrate.data.settings import Dataset\n"
             f"pictures = open_pictures(Dataset(name='folder', root={str(source)!r}, num_classes=3), True)\n"
             "picture = pictures.picture\n"

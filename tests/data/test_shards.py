@@ -18,12 +18,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from opencrate.data import shards as module
+from opencrate.data import remote, tars
 from opencrate.data.feed import Split
 from opencrate.data.loading import Loaded
 from opencrate.data.pictures import open_pictures
 from opencrate.data.settings import Augmentation, Dataset
-from opencrate.data.shards import Shards, expand, lane_count
+from opencrate.data.shards import Shards, lane_count
+from opencrate.data.sidecars import expand
 
 # from Python 3.12 on, of DataLoader's workers beside a thread, here the server's
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -96,7 +97,7 @@ def global_batches(root: Path | str, world: int, parts: int = 1, mirrored: bool 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    monkeypatch.setattr(remote, "PATIENCE", 0.0)
     return tmp_path / "cache" / "opencrate" / "shards"
 
 
@@ -182,8 +183,8 @@ def test_a_process_opens_no_more_than_its_share(tmp_path, monkeypatch):
     write(tmp_path / "shards", (12,) * 16)
     feeds = [shards(tmp_path / "shards") for _ in range(4)]
     opened: list[list[int]] = []
-    original = module.Reader.open
-    monkeypatch.setattr(module.Reader, "open", lambda self, shard: opened[-1].append(shard) or original(self, shard))
+    original = tars.Reader.open
+    monkeypatch.setattr(tars.Reader, "open", lambda self, shard: opened[-1].append(shard) or original(self, shard))
     for rank, feed in enumerate(feeds):
         opened.append([])
         micro_batches(feed, Split(16, 1, rank, 4))
@@ -404,8 +405,8 @@ def test_sizes_from_a_file_beside_the_shards(root, name, content, monkeypatch, c
     for file in cache.iterdir():
         file.unlink()
     read = []
-    original = module.read_index
-    monkeypatch.setattr(module, "read_index", lambda *args: read.append(args) or original(*args))
+    original = tars.read_index
+    monkeypatch.setattr(tars, "read_index", lambda *args: read.append(args) or original(*args))
     feed = shards(root)
     assert not read
     assert feed.classes == tuple("abcdefg" if content is TIMM else "0123456")
@@ -431,8 +432,8 @@ def test_sizes_are_kept_and_renewed(root, monkeypatch, cache):
     shards(root)
     (file,) = cache.iterdir()
     read = []
-    original = module.read_index
-    monkeypatch.setattr(module, "read_index", lambda *args: read.append(Path(args[0]).name) or original(*args))
+    original = tars.read_index
+    monkeypatch.setattr(tars, "read_index", lambda *args: read.append(Path(args[0]).name) or original(*args))
     assert len(shards(root)) == sum(SIZES)
     assert not read
     write(root, (6,))  # the first shard anew

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from opencrate.data import Augmentation, Dataset, open_feeds
-from opencrate.data.packed import pack
+from opencrate.data.packing import pack
 from opencrate.data.pictures import open_pictures
 from opencrate.engine.building import build_model
 from opencrate.recipes import FINETUNING, RECIPES, Optim, Schedule, differences
