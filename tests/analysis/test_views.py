@@ -207,8 +207,9 @@ def test_top_patches_against_numpy():
 
 def test_equal_patches_come_in_order():
     model = small(dtype=torch.float64)
-    with torch.no_grad():
-        model.pos_embed.zero_()
+    with torch.no_grad():  # a product may round equal rows differently, unless its matrix is zero
+        for weight in model.parameters():
+            weight.mul_(weight.ndim == 1)
     constant = torch.ones(2, 3, 16, 16, dtype=torch.float64)
     active = [j for j in range(1, 25) if len(top_patches(model, constant, 1, j))]
     found = top_patches(model, constant, 1, active[0], count=18)
