@@ -117,6 +117,7 @@ class Scale:
         strong: trains from scratch on the first set as well as we know how to.
         longest: the networks that it trains, with their epochs.
         ablated: the CRATE whose settings and operators are varied.
+        shape: its tokens N, their dimension d and that of a subspace, p.
         seeds: of every run.
         samples: pictures on which layers are measured.
         once: costly runs, as MODEL/VARIANT, that the first seed has to do for.
@@ -131,6 +132,7 @@ class Scale:
     strong: Recipe
     longest: dict[str, int]
     ablated: str
+    shape: tuple[int, int, int]
     seeds: int
     samples: int
     once: tuple[str, ...] = ()
@@ -175,8 +177,18 @@ def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
     for name, (changes, _) in HYPERPARAMETERS.items():
         yield Run(scale.ablated, scale.sets[0], _varied(base, changes), frozenset({"table2"}), name)
     for name, changed in ({key: changes["model"] for key, (changes, _) in ARCHITECTURES.items()} | OURS).items():
-        recipe = replace(base, model=replace(base.model, **changed))
+        recipe = replace(base, model=replace(base.model, **changed, **_eps(changed, scale.shape)))
         yield Run(scale.ablated, scale.sets[0], recipe, frozenset({"table3"}), name)
+
+
+def _eps(changed: dict[str, Any], shape: tuple[int, int, int]) -> dict[str, Any]:
+    """ε of an operator, so that γ = p/(Nε²), or α = d/(Nε²), is that of the paper's network with the default ε.
+
+    With fewer tokens γ would be larger, and κγ more than 1: a step that turns tokens around.
+    """
+    N, d, p = shape
+    ratio = p / N / (64 / 197) if "compress" in changed else d / N / (768 / 197)
+    return {"compress_args" if "compress" in changed else "sparsify_args": {"eps": round(0.5 * ratio**0.5, 3)}}
 
 
 def _varied(base: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:

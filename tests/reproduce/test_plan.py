@@ -12,6 +12,7 @@ from opencrate.data import Augmentation, Dataset, open_feeds
 from opencrate.data.packing import pack
 from opencrate.data.pictures import open_pictures
 from opencrate.engine.building import build_model
+from opencrate.objective.rates import rate_scale
 from opencrate.recipes import FINETUNING, RECIPES, Optim, Schedule, differences
 from opencrate.reproduce.claims import pairs_of
 from opencrate.reproduce.plan import LOOKS, PARTS
@@ -31,11 +32,11 @@ TABLE_2 = {
     "lr_1.2e-4": "optim.lr 0.00024 → 0.00012",
 }
 TABLE_3 = {
-    "mssa_tied": "model.compress None → 'mssa_tied'",
-    "prox_mm": "model.sparsify None → 'prox_mm'",
-    "prox_mm_tight": "model.sparsify None → 'prox_mm_tight'",
-    "softmax_step": "model.compress None → 'softmax_step'",
-    "gradient_step": "model.compress None → 'gradient_step'",
+    "mssa_tied": ("model.compress None → 'mssa_tied'", "model.compress_args {} → {'eps': 0.87}"),
+    "prox_mm": ("model.sparsify None → 'prox_mm'", "model.sparsify_args {} → {'eps': 0.616}"),
+    "prox_mm_tight": ("model.sparsify None → 'prox_mm_tight'", "model.sparsify_args {} → {'eps': 0.616}"),
+    "softmax_step": ("model.compress None → 'softmax_step'", "model.compress_args {} → {'eps': 0.87}"),
+    "gradient_step": ("model.compress None → 'gradient_step'", "model.compress_args {} → {'eps': 0.87}"),
 }
 
 
@@ -191,8 +192,24 @@ def test_small_varies_one_thing_at_a_time(small, part, table):
         base = runs[0]
         assert base.variant == "light"
         assert {run.variant: differences(base.recipe, run.recipe) for run in runs[1:]} == {
-            name: [line] for name, line in table.items() if seed == 0 or name != "gradient_step"
+            name: [lines] if isinstance(lines, str) else list(lines)
+            for name, lines in table.items()
+            if seed == 0 or name != "gradient_step"
         }
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small"])
+def test_operators_step_as_far_as_in_the_papers_network(scale):
+    """γ = p/(Nε²) and α = d/(Nε²) are those of CRATE-Base at 224 pixels with ε = 0.5, whatever the pictures."""
+    for run in plan_for(scale, {}).runs:
+        if run.variant in TABLE_3 and run.recipe.seed == 0:
+            with torch.device("meta"):
+                network = build_model(run.recipe)
+            n, d, p = network.pos_embed.shape[1], network.embed_dim, network.config()["head_dim"]
+            if run.variant.startswith("prox"):
+                assert rate_scale(n, d, run.recipe.model.sparsify_args["eps"]) == pytest.approx(15.59, rel=4e-3)
+            else:
+                assert rate_scale(n, p, run.recipe.model.compress_args["eps"]) == pytest.approx(1.299, rel=4e-3)
 
 
 def test_what_is_not_varied_is_the_papers(small):
