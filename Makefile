@@ -38,6 +38,7 @@ test-slow: $(READY)  ## the tests that take more than 20 s each
 	$(PYTEST) -m slow
 
 test-gpu: $(READY)  ## the tests that need a CUDA device
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "there is no CUDA device")'
 	$(PYTEST) -m gpu $(TESTS)
 
 lint: $(READY)  ## ruff and mypy

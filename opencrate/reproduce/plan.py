@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any
 
+from ..objective.rates import rate_scale
+from ..operators import COMPRESSIONS, SPARSIFICATIONS
 from ..operators.table import suggestion
 from ..recipes import Model, Recipe
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
@@ -36,6 +38,8 @@ OURS: dict[str, dict[str, Any]] = {
     "gradient_step": {"compress": "gradient_step"},
 }
 """What we add to the paper's table of variants: the tight bound, the step with 1 − κγ, the gradient itself."""
+PAPER = (197, 768, 64)
+"""N, d and p of the network in the paper's tables of settings and variants, CRATE-Base at 224 pixels."""
 
 
 @dataclass(frozen=True)
@@ -184,11 +188,12 @@ def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
 def _eps(changed: dict[str, Any], shape: tuple[int, int, int]) -> dict[str, Any]:
     """ε of an operator, so that γ = p/(Nε²), or α = d/(Nε²), is that of the paper's network with the default ε.
 
-    With fewer tokens γ would be larger, and κγ more than 1: a step that turns tokens around.
+    γ multiplies MSSA, and with fewer tokens it is larger: softmax_step's skip, 1 − κγ, would be negative.
     """
-    N, d, p = shape
-    ratio = p / N / (64 / 197) if "compress" in changed else d / N / (768 / 197)
-    return {"compress_args" if "compress" in changed else "sparsify_args": {"eps": round(0.5 * ratio**0.5, 3)}}
+    kind, table, dim = ("compress", COMPRESSIONS, 2) if "compress" in changed else ("sparsify", SPARSIFICATIONS, 1)
+    eps = table.options(changed[kind], None)["eps"]
+    larger = rate_scale(shape[0], shape[dim], eps) / rate_scale(PAPER[0], PAPER[dim], eps)
+    return {f"{kind}_args": {"eps": round(eps * larger**0.5, 3)}}
 
 
 def _varied(base: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
