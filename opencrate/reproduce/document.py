@@ -222,8 +222,8 @@ def _table3(plan: Plan, results: Results) -> str:
     table = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
     if not table:
         return ""
-    ours = "" if plan.scale == "full" else ", and for this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)"
-    return f"{table}\n\nThe paper does not tell ε: for CRATE-B at 224 pixels it is 0.5 here{ours}."
+    ours = "" if plan.scale == "full" else ", and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)"
+    return f"{table}\n\nThe paper does not tell ε: CRATE-B at 224 pixels has the operators' default here{ours}."
 
 
 def _strong(plan: Plan, results: Results) -> str:

@@ -7,8 +7,12 @@ compared. Which recipes a plan is made of is in `scales`.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, cast
 
+import torch
+
+from ..engine.building import build_model
+from ..models import CRATE
 from ..objective.rates import rate_scale
 from ..operators import COMPRESSIONS, SPARSIFICATIONS
 from ..operators.table import suggestion
@@ -38,8 +42,6 @@ OURS: dict[str, dict[str, Any]] = {
     "gradient_step": {"compress": "gradient_step"},
 }
 """What we add to the paper's table of variants: the tight bound, the step with 1 − κγ, the gradient itself."""
-PAPER = (197, 768, 64)
-"""N, d and p of the network in the paper's tables of settings and variants, CRATE-Base at 224 pixels."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,6 @@ class Scale:
         strong: trains from scratch on the first set as well as we know how to.
         longest: the networks that it trains, with their epochs.
         ablated: the CRATE whose settings and operators are varied.
-        shape: its tokens N, their dimension d and that of a subspace, p.
         seeds: of every run.
         samples: pictures on which layers are measured.
         once: costly runs, as MODEL/VARIANT, that the first seed has to do for.
@@ -136,7 +137,6 @@ class Scale:
     strong: Recipe
     longest: dict[str, int]
     ablated: str
-    shape: tuple[int, int, int]
     seeds: int
     samples: int
     once: tuple[str, ...] = ()
@@ -181,19 +181,26 @@ def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
     for name, (changes, _) in HYPERPARAMETERS.items():
         yield Run(scale.ablated, scale.sets[0], _varied(base, changes), frozenset({"table2"}), name)
     for name, changed in ({key: changes["model"] for key, (changes, _) in ARCHITECTURES.items()} | OURS).items():
-        recipe = replace(base, model=replace(base.model, **changed, **_eps(changed, scale.shape)))
+        recipe = replace(base, model=replace(base.model, **changed, **_eps(changed, base)))
         yield Run(scale.ablated, scale.sets[0], recipe, frozenset({"table3"}), name)
 
 
-def _eps(changed: dict[str, Any], shape: tuple[int, int, int]) -> dict[str, Any]:
+def _eps(changed: dict[str, Any], base: Recipe) -> dict[str, Any]:
     """ε of an operator, so that γ = p/(Nε²), or α = d/(Nε²), is that of the paper's network with the default ε.
 
     γ multiplies MSSA, and with fewer tokens it is larger: softmax_step's skip, 1 − κγ, would be negative.
     """
-    kind, table, dim = ("compress", COMPRESSIONS, 2) if "compress" in changed else ("sparsify", SPARSIFICATIONS, 1)
+    kind, table = ("compress", COMPRESSIONS) if "compress" in changed else ("sparsify", SPARSIFICATIONS)
     eps = table.options(changed[kind], None)["eps"]
-    larger = rate_scale(shape[0], shape[dim], eps) / rate_scale(PAPER[0], PAPER[dim], eps)
-    return {f"{kind}_args": {"eps": round(eps * larger**0.5, 3)}}
+    ours, papers = (_rate_scale(recipe, kind, eps) for recipe in (base, imagenet1k_base()))
+    return {f"{kind}_args": {"eps": round(eps * (ours / papers) ** 0.5, 3)}}
+
+
+def _rate_scale(recipe: Recipe, kind: str, eps: float) -> float:
+    """γ of the compressions, α of the sparsifications of a recipe's network."""
+    with torch.device("meta"):
+        network = cast(CRATE, build_model(recipe))
+    return rate_scale(network.pos_embed.shape[1], network.head_dim if kind == "compress" else network.embed_dim, eps)
 
 
 def _varied(base: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:

@@ -56,7 +56,6 @@ def _smoke(data: Mapping[str, str]) -> Plan:
             strong=replace(brief, name="strong", augment=Augmentation(crop="padded", flip=0.0, mixup=0.2, cutmix=1.0)),
             longest={"CRATE-T": 3, "ViT-T": 3},
             ablated="CRATE-T",
-            shape=(17, 32, 16),
             seeds=2,
             samples=16,
         )
@@ -90,7 +89,6 @@ def _small(data: Mapping[str, str]) -> Plan:
                 "CRATE-B": strong.schedule.epochs,
             },
             ablated="CRATE-T",
-            shape=(65, 384, 64),
             seeds=3,
             samples=500,
             once=("CRATE-B/strong", "CRATE-T/gradient_step"),

@@ -17,7 +17,7 @@ from opencrate.data.shards import Shards, lane_count
 
 from .written import CLASSES, SIZES, add, global_batches, micro_batches, shards, told, write
 
-# from Python 3.12 on, of DataLoader's workers beside a thread, here the server's
+# from Python 3.12 on, of DataLoader's workers beside a thread, here the readers'
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning"),
     pytest.mark.usefixtures("cache"),
