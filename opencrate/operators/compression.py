@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_function
 from torch import Tensor, nn
 
-from ..objective.rates import project, rate_scale, require_positive, subspace_coding_rate_gradient
+from ..objective.rates import project, rate_scale, require_positive
 from ..shapes import Float
 from .symmetric_attention import is_supported, symmetric_attention
 from .table import OperatorTable, Options, suggestion
@@ -184,9 +184,42 @@ def softmax_step(
 def gradient_step(
     Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
 ) -> Float[Tensor, "*batch n d"]:
-    """Z − κ∇R^c(Z; U_[K]) with the exact gradient, that is with the matrix inverse."""
+    """Z − κγ Σ_k V_k (I + γ V_kᵀ V_k)⁻¹ U_kᵀ, the step along the exact ∇R^c(Z; U_[K]), in double precision."""
     require_positive("kappa", kappa)
-    return (Z - kappa * subspace_coding_rate_gradient(Z, U, eps)).to(Z.dtype)
+    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
+    V = project(Z.double(), U.double())
+    if V.shape[-2] < V.shape[-1]:  # the same with the smaller matrix: V (I + γVᵀV)⁻¹ = (I + γVVᵀ)⁻¹ V
+        residual = _Inverse.apply(_plus_identity(gamma * V @ V.mT)) @ V
+    else:
+        residual = V @ _Inverse.apply(_plus_identity(gamma * V.mT @ V))
+    return (Z - kappa * gamma * lift(residual, U.double())).to(Z.dtype)
+
+
+def _plus_identity(A: Tensor) -> Tensor:
+    return A + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+class _Inverse(torch.autograd.Function):
+    """A⁻¹ of positive definite matrices, with dA⁻¹ = −A⁻¹ dA A⁻¹.
+
+    Autograd would take the derivative of the Cholesky factors, by one triangular system after another.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(A: Tensor) -> Tensor:
+        return torch.cholesky_inverse(torch.linalg.cholesky_ex(A).L)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (inverse,) = ctx.saved_tensors
+        result: Tensor = -inverse @ gradient @ inverse
+        return result
 
 
 @register

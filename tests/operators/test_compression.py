@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opencrate import CRATE
-from opencrate.objective import attention_denoiser, project, rate_scale, subspace_coding_rate
+from opencrate.objective import (
+    attention_denoiser,
+    project,
+    rate_scale,
+    subspace_coding_rate,
+    subspace_coding_rate_gradient,
+)
 from opencrate.operators import COMPRESSIONS, compression
 from opencrate.operators.compression import (
     Compression,
@@ -81,6 +87,38 @@ def test_exact_gradient_step_lowers_the_rate(shape, seed, eps):
     kappa = 1e-3 / rate_scale(shape[0], 2, eps) / torch.linalg.matrix_norm(U, 2).square().sum().item()
     before, after = (subspace_coding_rate(tokens, U, eps) for tokens in (Z, gradient_step(Z, U, kappa, eps)))
     assert (after < before).all()
+
+
+@pytest.mark.parametrize("n", [3, 9])  # fewer tokens than dimensions of a subspace, and more
+def test_gradient_step_is_autograds(n):
+    Z, U, kappa, eps = random(2, n, 12).requires_grad_(), random(3, 12, 4, seed=1), 0.3, 0.5
+    (gradient,) = torch.autograd.grad(subspace_coding_rate(Z, U, eps).sum(), Z)
+    torch.testing.assert_close(gradient_step(Z, U, kappa, eps), Z - kappa * gradient, **EXACT)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 5e-3)):
+        rounded = gradient_step(Z.to(dtype), U.to(dtype), kappa, eps)
+        expected = gradient_step(Z.to(dtype).double(), U.to(dtype).double(), kappa, eps)
+        assert rounded.dtype == dtype
+        torch.testing.assert_close(rounded.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("n", [3, 9])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e5])
+def test_gradient_step_is_right_for_tokens_of_any_size(size, n):
+    """Beside the objective's own gradient, whose factors take a second round."""
+    Z, U, kappa, eps = size * random(2, n, 12), random(3, 12, 4, seed=1), 1e8, 0.5
+    expected = subspace_coding_rate_gradient(Z, U, eps)
+    move = (gradient_step(Z, U, kappa, eps) - Z) / kappa
+    assert ((move + expected).norm() / expected.norm()).item() < 1e-12
+
+
+def test_gradient_step_has_its_derivatives():
+    Z, U = random(4, 5).requires_grad_(), random(2, 5, 3, seed=1).requires_grad_()
+    assert torch.autograd.gradcheck(gradient_step, (Z, U))
+    assert torch.autograd.gradgradcheck(gradient_step, (Z, U))
+    batch = random(3, 4, 5)
+    one_by_one = torch.stack([torch.func.jacrev(gradient_step)(one, U.detach()) for one in batch])
+    together = torch.func.vmap(torch.func.jacrev(gradient_step), (0, None))(batch, U.detach())
+    torch.testing.assert_close(together, one_by_one, **EXACT)
 
 
 def test_neumann_step_is_the_first_order_of_the_exact_one():
