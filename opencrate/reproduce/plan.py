@@ -38,7 +38,7 @@ REAL = "real"
 LIGHT, STRONG = "light", "strong"
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},
-    "softmax_step": {"compress": "softmax_step"},
+    "softmax_step": {"compress": "softmax_step", "compress_args": {"kappa": 0.1}},  # with 0.5 it hardly trains
     "gradient_step": {"compress": "gradient_step"},
 }
 """What we add to the paper's table of variants: the tight bound, the step with 1 − κγ, the gradient itself."""
@@ -120,8 +120,7 @@ class Scale:
         first: trains from scratch on the first set, with the paper's settings.
         second: the same on the second set, more briefly.
         tuned: fine-tunes, on either set.
-        strong: trains from scratch on the first set as well as we know how to.
-        longest: the networks that it trains, with their epochs.
+        strong: the networks that are trained from scratch on the first set as well as we know how to, and by what.
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
@@ -134,8 +133,7 @@ class Scale:
     first: Recipe
     second: Recipe
     tuned: Recipe
-    strong: Recipe
-    longest: dict[str, int]
+    strong: dict[str, Recipe]
     ablated: str
     seeds: int
     samples: int
@@ -147,7 +145,7 @@ def plan_of(scale: Scale) -> Plan:
     runs: list[Run] = []
     for seed in range(scale.seeds):
         runs += [run for label in scale.models for run in _table1(scale, label, seed)]
-        runs += [_strong(scale, label, epochs, seed) for label, epochs in scale.longest.items()]
+        runs += [_strong(scale, label, recipe, seed) for label, recipe in scale.strong.items()]
         runs += _ablations(scale, seed)
     kept = (run for run in runs if run.recipe.seed == 0 or f"{run.model}/{run.variant}" not in scale.once)
     return Plan(scale.name, tuple(kept), scale.samples)
@@ -170,8 +168,7 @@ def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:
     return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start=start.key)
 
 
-def _strong(scale: Scale, label: str, epochs: int, seed: int) -> Run:
-    recipe = replace(scale.strong, schedule=replace(scale.strong.schedule, epochs=epochs))
+def _strong(scale: Scale, label: str, recipe: Recipe, seed: int) -> Run:
     parts = frozenset({"strong", "fig3"} if _is_crate(label) else {"strong"})
     return Run(label, scale.sets[0], _recipe(recipe, scale.models[label], seed), parts, STRONG)
 
@@ -181,19 +178,21 @@ def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
     for name, (changes, _) in HYPERPARAMETERS.items():
         yield Run(scale.ablated, scale.sets[0], _varied(base, changes), frozenset({"table2"}), name)
     for name, changed in ({key: changes["model"] for key, (changes, _) in ARCHITECTURES.items()} | OURS).items():
-        recipe = replace(base, model=replace(base.model, **changed, **_eps(changed, base)))
+        recipe = replace(base, model=_changed(changed, base))
         yield Run(scale.ablated, scale.sets[0], recipe, frozenset({"table3"}), name)
 
 
-def _eps(changed: dict[str, Any], base: Recipe) -> dict[str, Any]:
-    """ε of an operator, so that γ = p/(Nε²), or α = d/(Nε²), is that of the paper's network with the default ε.
+def _changed(changed: dict[str, Any], base: Recipe) -> Model:
+    """The network with another operator and its options.
 
-    γ multiplies MSSA, and with fewer tokens it is larger: softmax_step's skip, 1 − κγ, would be negative.
+    Its ε is such that γ = p/(Nε²), or α = d/(Nε²), is that of the paper's network with the default ε: γ multiplies
+    MSSA, and with fewer tokens it is larger.
     """
     kind, table = ("compress", COMPRESSIONS) if "compress" in changed else ("sparsify", SPARSIFICATIONS)
     eps = table.options(changed[kind], None)["eps"]
     ours, papers = (_rate_scale(recipe, kind, eps) for recipe in (base, imagenet1k_base()))
-    return {f"{kind}_args": {"eps": round(eps * (ours / papers) ** 0.5, 3)}}
+    options = changed.get(f"{kind}_args", {}) | {"eps": round(eps * (ours / papers) ** 0.5, 3)}
+    return replace(base.model, **changed | {f"{kind}_args": options})
 
 
 def _rate_scale(recipe: Recipe, kind: str, eps: float) -> float:

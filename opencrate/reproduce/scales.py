@@ -17,6 +17,8 @@ from .plan import LOOKS, Plan, Run, Scale, plan_of
 
 __all__ = ["SCALES", "plan_for"]
 
+BRIEF = Schedule(epochs=10, warmup_epochs=1)  # of the small scale's second set, and of fine-tuning
+
 
 def plan_for(scale: str, data: Mapping[str, str]) -> Plan:
     """The plan of a scale; `data` says in which folders its sets are."""
@@ -32,6 +34,12 @@ def _smoke(data: Mapping[str, str]) -> Plan:
     digits = RECIPES["digits"]()
     brief = replace(
         digits, optim=replace(digits.optim, batch=128), schedule=Schedule(epochs=2, warmup_epochs=0), probe=8
+    )
+    strong = replace(
+        brief,
+        name="strong",
+        augment=Augmentation(crop="padded", flip=0.0, mixup=0.2, cutmix=1.0),
+        schedule=replace(brief.schedule, epochs=3),
     )
     crate, vit = "crate_tiny_patch4_32", "vit_tiny_patch16_224"
     return plan_of(
@@ -53,8 +61,7 @@ def _smoke(data: Mapping[str, str]) -> Plan:
                 optim=Optim("adamw", lr=1e-3, weight_decay=0.01, batch=128),
                 schedule=Schedule(epochs=1, warmup_epochs=0),
             ),
-            strong=replace(brief, name="strong", augment=Augmentation(crop="padded", flip=0.0, mixup=0.2, cutmix=1.0)),
-            longest={"CRATE-T": 3, "ViT-T": 3},
+            strong={"CRATE-T": strong, "ViT-T": strong},
             ablated="CRATE-T",
             seeds=2,
             samples=16,
@@ -66,7 +73,9 @@ def _small(data: Mapping[str, str]) -> Plan:
     cifar10 = _found(RECIPES["cifar10_tiny"]().data, data["cifar10"])
     fashion = _found(RECIPES["fashion_mnist_tiny"]().data, data["fashion_mnist"])
     first, second = (replace(RECIPES[name](), definition="unit") for name in ("cifar10_tiny", "fashion_mnist_tiny"))
-    strong = RECIPES["cifar10_tiny_strong"]()
+    tiny, base = (
+        replace(RECIPES[f"cifar10_{size}_strong"](), data=cifar10, definition="unit") for size in ("tiny", "base")
+    )
     return plan_of(
         Scale(
             name="small",
@@ -80,18 +89,13 @@ def _small(data: Mapping[str, str]) -> Plan:
                 "ViT-S": Model("vit_small_patch16_224", patch_size=4),
             },
             first=replace(first, data=cifar10),
-            second=replace(second, data=fashion, schedule=Schedule(epochs=20, warmup_epochs=2)),
-            tuned=replace(FINETUNING["fashion_mnist"](), definition="unit"),
-            strong=replace(strong, data=cifar10, definition="unit"),
-            longest={
-                "CRATE-T": strong.schedule.epochs,
-                "ViT-T": strong.schedule.epochs,
-                "CRATE-B": strong.schedule.epochs,
-            },
+            second=replace(second, data=fashion, schedule=BRIEF),
+            tuned=replace(FINETUNING["fashion_mnist"](), definition="unit", schedule=BRIEF),
+            strong={"CRATE-T": tiny, "ViT-T": tiny, "CRATE-B": base},
             ablated="CRATE-T",
             seeds=3,
             samples=500,
-            once=("CRATE-B/strong", "CRATE-T/gradient_step"),
+            once=("CRATE-B/strong", "CRATE-T/epochs_300", "CRATE-T/gradient_step"),
         )
     )
 
