@@ -12,7 +12,6 @@ A remote shard is copied to the temporary folder while a lane is at it.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from .loading import ignore_signals, seeded, started
 from .pictures import Broken, decode
 from .settings import Augmentation, Dataset
 from .sidecars import find_shards, with_sizes
-from .tars import Index, Opened, Reader, Sample, remembered_index
+from .tars import Index, Opened, Reader, Sample, read_sample, remembered_index
 from .transforms import Transform, evaluation_transform, training_transform
 
 __all__ = ["Shards", "lane_count"]
@@ -221,7 +220,7 @@ class _Decoding(TorchDataset[Decoded]):
         self, sample: Sample, files: dict[str, BinaryIO], broken: list[tuple[int, int, str]]
     ) -> tuple[Tensor, int]:
         for candidate in self._candidates(sample):
-            content = _read(candidate, files)
+            content = read_sample(candidate, files)
             try:
                 image = decode(content, self.in_chans)
             except ValueError as error:
@@ -243,20 +242,6 @@ class _Decoding(TorchDataset[Decoded]):
         place = int((numbers == sample.number).argmax())
         for number in np.roll(numbers, -place)[1:].tolist():
             yield index.sample(number, sample.shard, sample.path)
-
-
-def _read(sample: Sample, files: dict[str, BinaryIO]) -> bytes:
-    try:
-        if sample.path not in files:
-            files[sample.path] = Path(sample.path).open("rb")  # noqa: SIM115, the caller closes it
-        file = files[sample.path]
-        file.seek(sample.offset)
-        content = file.read(sample.length)
-    except OSError as error:
-        raise OSError(f"cannot be read any more: {error.strerror or error}") from error
-    if len(content) < sample.length:
-        raise OSError(f"is truncated: it ends before byte {sample.offset + sample.length}")
-    return content
 
 
 def _unchanged(decoded: Any) -> Any:

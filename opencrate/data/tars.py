@@ -20,7 +20,7 @@ import numpy as np
 
 from .remote import fetch, is_remote
 
-__all__ = ["Index", "Opened", "Reader", "Sample", "Shard", "read_index", "remembered_index"]
+__all__ = ["Index", "Opened", "Reader", "Sample", "Shard", "read_index", "read_sample", "remembered_index"]
 
 READERS = 8  # threads that copy and index shards
 PICTURES = ("jpg", "jpeg", "png", "webp")
@@ -127,6 +127,21 @@ Opened = tuple[str, Index]
 """A shard that can be read: a local file and its index."""
 
 
+def read_sample(sample: Sample, files: dict[str, BinaryIO]) -> bytes:
+    """The bytes of its picture; `files` are those open already, for the caller to close."""
+    try:
+        if sample.path not in files:
+            files[sample.path] = Path(sample.path).open("rb")  # noqa: SIM115
+        file = files[sample.path]
+        file.seek(sample.offset)
+        content = file.read(sample.length)
+    except OSError as error:
+        raise OSError(f"cannot be read any more: {error.strerror or error}") from error
+    if len(content) < sample.length:
+        raise OSError(f"is truncated: it ends before byte {sample.offset + sample.length}")
+    return content
+
+
 class Reader:
     """Opens shards in threads: a local one where it is, a remote one as a copy that lives until it is discarded.
 
@@ -150,7 +165,7 @@ class Reader:
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def request(self, shard: int) -> "Future[Opened]":
+    def request(self, shard: int) -> Future[Opened]:
         return self.pool.submit(self.open, shard)
 
     def open(self, shard: int) -> Opened:
