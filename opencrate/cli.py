@@ -240,7 +240,7 @@ def reproduce(arguments: list[str]) -> None:
 
     settings = tyro.cli(reproducing.Reproduction, args=arguments, prog="opencrate reproduce")
     if settings.dry:
-        print(settings.plan())
+        print(settings.told())
         return
     document, failed = reproducing.reproduce(settings)
     print(f"wrote {document}")

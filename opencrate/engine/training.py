@@ -323,6 +323,7 @@ class Training:
         self.journal.end_progress()
         return {
             "recipe": self.recipe.name,
+            "data": self.recipe.data.name,
             "top1": self.last["top1"],
             "top5": self.last["top5"],
             "best": self.best,

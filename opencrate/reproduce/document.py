@@ -15,7 +15,7 @@ from .performing import FIGURES
 from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
 from .results import Results
 
-__all__ = ["write_document"]
+__all__ = ["require_kept", "write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
 BAR = r"\|"
@@ -59,7 +59,7 @@ WORDS = {
 def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
     """Write RESULTS.md and its figures to `folder`; `out` has the figures that need networks."""
     results = results.current(plan)
-    beside = folder if folder == out else folder / "results" / plan.scale
+    beside = _beside(plan, out, folder)
     pictures = _Pictures(beside / FIGURES if folder == out else beside, folder)
     if folder != out:
         results.file = beside / results.file.name
@@ -83,6 +83,27 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(file, text)
     return file
+
+
+def require_kept(plan: Plan, results: Results, out: Path, folder: Path) -> None:
+    """Stop where the document in `folder` is of another scale, or has results that the new one would be without."""
+    if folder == out:
+        return
+    file = folder / NAME
+    if file.is_file() and _at_scale(plan) not in file.read_text(encoding="utf-8"):
+        raise ValueError(f"{file} is not of the scale {plan.scale}: give another --document")
+    published = Results(_beside(plan, out, folder) / results.file.name, plan.scale).current(plan)
+    lost = {run.key for run, _ in published.of(plan)} - {run.key for run, _ in results.current(plan).of(plan)}
+    if lost:
+        raise ValueError(
+            f"{published.file} has {len(lost)} results that {results.file} lacks, {min(lost)} for one: copy it there"
+            " to go on from them, or give another --document"
+        )
+
+
+def _beside(plan: Plan, out: Path, folder: Path) -> Path:
+    """Where results and figures of the document in `folder` lie."""
+    return folder if folder == out else folder / "results" / plan.scale
 
 
 class _Pictures:
@@ -117,12 +138,16 @@ def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
+def _at_scale(plan: Plan) -> str:
+    return f"at the scale `{plan.scale}`"
+
+
 def _heading(plan: Plan, results: Results) -> str:
     done = [row for _, row in results.of(plan)]
     command = f"opencrate reproduce --scale {plan.scale}{_SETS.get(plan.scale, '')}"
     return (
         "# Results\n\n"
-        f"The paper's tables and figures at the scale `{plan.scale}`, as `{command}` writes them: no number"
+        f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them: no number"
         " but those of the notes, if there are any, was written by hand.\n\n"
         f"{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."

@@ -150,7 +150,7 @@ class Interrupted(KeyboardInterrupt):
     """The plan was asked to stop by a signal, and its runs are saved."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("stopped; the same command goes on from there")
+        super().__init__("stopped; the same command goes on from there, and --write-only tells what is done")
         self.code = 128 + number
 
 
@@ -225,8 +225,8 @@ def _logged(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
-    kept = [os.dup(stream) for stream in (1, 2)]
     with (folder / LOG).open("ab", buffering=0) as log:
+        kept = [os.dup(stream) for stream in (1, 2)]
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     try:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ __all__ = ["FAREWELL", "LOG", "Place", "perform"]
 
 log = logging.getLogger("opencrate")
 
-RUNS, FIGURES = "runs", "figures"
-LOG, START = "log.txt", "start.sha256"  # of a run: what it printed, and of which weights it was made
+RUNS, FIGURES, UNKNOWN = "runs", "figures", "unknown"
+LOG, START, LOCK = "log.txt", "start.sha256", ".lock"  # of a run: what it printed, of which weights it was made
 FAREWELL = 120  # seconds that a process has to save a checkpoint
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
@@ -83,47 +84,56 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
     _wait_for_its_last_process(folder)
     _clear_another(folder, recipe)
     result = _finished(folder) or _trained(recipe, folder, place)
-    made = json.loads((folder / "run.json").read_text(encoding="utf-8"))[-1]
-    hardware = ", ".join(made["hardware"]["gpus"]) or f"{made['hardware']['cpus']} CPU cores"
     row = {
         "top1": result["top1"],
         "best": result["best"]["top1"],
         "epochs": result["epochs"],
         "parameters": result["parameters"],
-        "pictures": recipe.data.name,
+        "pictures": result.get("data", recipe.data.name),
         "training_seconds": result["training_seconds"],
-        "made": {
-            "revision": made["git"],
-            "hardware": hardware,
-            "started": made["started"],
-            "torch": made["versions"]["torch"],
-            "timm": made["versions"]["timm"],
-        },
+        "made": _made(folder),
         "looks": _looks(run, folder, place),
     }
     spent = result["training_seconds"] + result["start_up_seconds"]  # maybe before this process
     return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
 
 
+def _made(folder: Path) -> dict[str, Any]:
+    """By which revision, on what, when; of a run whose record was damaged and deleted only when it ended."""
+    run = RunFolder(folder)
+    if not run.record.is_file():
+        ended = datetime.fromtimestamp(run.result.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        return {"revision": None, "hardware": UNKNOWN, "started": ended, "torch": UNKNOWN, "timm": UNKNOWN}
+    made = json.loads(run.record.read_text(encoding="utf-8"))[-1]
+    return {
+        "revision": made["git"],
+        "hardware": ", ".join(made["hardware"]["gpus"]) or f"{made['hardware']['cpus']} CPU cores",
+        "started": made["started"],
+        "torch": made["versions"]["torch"],
+        "timm": made["versions"]["timm"],
+    }
+
+
 def _wait_for_its_last_process(folder: Path) -> None:
     """If a command was killed, its process may still be about to save this run."""
-    with suppress(filelock.Timeout), filelock.FileLock(folder / ".lock", timeout=FAREWELL):
+    with suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=FAREWELL):
         pass
 
 
 def _clear_another(folder: Path, recipe: Recipe) -> None:
     """Remove a run of the same name by another recipe, or from another network: an older plan's. Its log stays.
 
-    Pictures and plans may move: then the recipe is written down as it is now.
+    Its recipe goes last: whoever is killed on the way finds it, and removes the rest. Pictures and plans may move: then
+    the recipe is written down as it is now.
     """
     file, started, start = folder / "recipe.yaml", folder / START, _digest(recipe.model.start)
     if file.is_file():
         another = started.is_file() and started.read_text(encoding="utf-8") != start
         if another or differences(_anywhere(read_recipe(file)), _anywhere(recipe)):
-            for inside in folder.iterdir():
+            for inside in sorted(folder.iterdir(), key=lambda inside: inside == file):
                 if inside.is_dir():
                     shutil.rmtree(inside)
-                elif inside.name != LOG:
+                elif inside.name not in (LOG, LOCK):
                     inside.unlink()
         else:
             write_atomically(file, recipe_text(recipe))

@@ -4,7 +4,7 @@ A CRATE of dimension d has as many weights in a layer as a ViT of dimension d/2,
 compared. Which recipes a plan is made of is in `scales`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any, cast
@@ -15,7 +15,6 @@ from ..engine.building import build_model
 from ..models import CRATE
 from ..objective.rates import rate_scale
 from ..operators import COMPRESSIONS, SPARSIFICATIONS
-from ..operators.table import suggestion
 from ..recipes import Model, Recipe
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 
@@ -85,26 +84,32 @@ class Plan:
     runs: tuple[Run, ...]
     samples: int
 
-    def __str__(self) -> str:
-        """A line for every run: how long it is, and what for."""
+    def told(self, done: Collection[str] = ()) -> str:
+        """A line for every run: how long it is, what for, and whether it is among those done."""
         width, lines = max(len(run.key) for run in self.runs), list[str]()
         for run in self.runs:
             parts = ", ".join(part for part in PARTS if part in run.parts)
-            lines.append(f"{run.key:<{width}}  {run.recipe.schedule.epochs:>4} epochs  {parts}")
-        return "\n".join([*lines, f"{len(self.runs)} runs"])
+            epochs, mark = run.recipe.schedule.epochs, "  done" if run.key in done else ""
+            lines.append(f"{run.key:<{width}}  {epochs:>4} epoch{'s' * (epochs > 1)}  {parts}{mark}")
+        there = sum(run.key in done for run in self.runs)
+        lines.append(
+            f"{len(self.runs)} runs" + (f", of which {there} {'is' if there == 1 else 'are'} done" * bool(there))
+        )
+        return "\n".join(lines)
 
     def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
         """The runs of these parts with a key that matches, and those that they start from; all where none is given."""
         wanted, patterns = frozenset(parts) or frozenset(PARTS), tuple(patterns) or ("*",)
         for part in sorted(wanted):
             if part not in PARTS:
-                raise ValueError(f"there is no part {part!r} of the paper{suggestion(part, PARTS)}")
+                raise ValueError(f"there is no part {part!r} of the paper; known: {', '.join(PARTS)}")
         of_parts = [run for run in self.runs if run.parts & wanted]
         if not of_parts:
             raise ValueError(f"the scale {self.scale} has no run for {', '.join(sorted(wanted))}")
         chosen = {run.key for run in of_parts if any(fnmatch(run.key, pattern) for pattern in patterns)}
         if not chosen:
-            raise ValueError(f"no run of the plan matches {' or '.join(patterns)}: --dry prints their names")
+            of = "the plan" if wanted == frozenset(PARTS) else ", ".join(part for part in PARTS if part in wanted)
+            raise ValueError(f"no run of {of} matches {' or '.join(patterns)}: --dry prints their names")
         chosen |= {run.start for run in self.runs if run.key in chosen and run.start}
         kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in chosen)
         return replace(self, runs=tuple(kept))

@@ -1,6 +1,7 @@
 """What a person sees while a plan is carried out: bars on a terminal, a line for every run elsewhere."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,9 +28,14 @@ class Progress:
     def begin(self, plan: Plan, waiting: list[Run], results: Results, workers: int) -> None:
         self.waiting, self.total, self.workers = {run.key: run for run in waiting}, len(plan.runs), workers
         self.known = [(run.model, row["seconds"] / row["epochs"]) for run, row in results.of(plan) if "seconds" in row]
-        done = self.total - len(waiting)
-        before = f", of which {done} {'is' if done == 1 else 'are'} done" if done else ""
-        self._say(f"{plan.scale}: {self.total} runs{before}")
+        done, finished = self.total - len(waiting), results.done(plan)
+        again = sum(run.key in finished for run in waiting)
+        told = f"{self.total} run{'s' * (self.total > 1)}"
+        if finished:
+            told += f", of which {len(finished)} {'is' if len(finished) == 1 else 'are'} done"
+        if again:
+            told += f"; {again} of them trained again, for others start from their networks, which are gone"
+        self._say(f"{plan.scale}: {told}")
         if self.console.is_terminal and waiting:
             columns = (
                 TextColumn("{task.description:<48}"),
@@ -95,8 +101,9 @@ def _newest(metrics: Path) -> tuple[int, float | None]:
         return 0, None
     for line in reversed(lines):
         if '"kind": "train"' in line and line.endswith("}"):
-            values = json.loads(line)
-            return int(values["epoch"]), values["loss"]
+            with suppress(ValueError):  # its beginning is not among what was read
+                values = json.loads(line)
+                return int(values["epoch"]), values["loss"]
     return 0, None
 
 

@@ -7,14 +7,16 @@ from typing import Literal
 from ..engine.folder import RunFolder
 from ..engine.run import cores
 from ..engine.world import device_named
-from .document import write_document
+from .document import require_kept, write_document
 from .executing import execute, places_for
 from .plan import Plan
 from .progress import Progress
 from .results import Results
-from .scales import plan_for
+from .scales import folders_for, plan_for
 
 __all__ = ["Reproduction", "reproduce"]
+
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Reproduction:
             audit; all unless given.
         runs: only runs whose names match one of these patterns, such as 'cifar-10/crate-t/*'; --dry prints the names.
         data: where sets of pictures lie, each as NAME=FOLDER; data/NAME unless given. small has cifar10 and
-            fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets.
+            fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets: as IDX files, packed (opencrate
+            pack), as folders of classes in train and another folder, or as torchvision keeps them.
         out: the folder for runs, results and figures; out/reproduce-SCALE unless given. The same command again goes on
             where it stopped.
         devices: cpu, cuda:0 …; all GPUs, or the CPU, unless given. Each carries out one run after another.
@@ -57,6 +60,26 @@ class Reproduction:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def plan(self) -> Plan:
+        parts = [part for given in self.only for part in given.split(",") if part]
+        return plan_for(self.scale, self._given()).only(parts, self.runs)
+
+    def require_pictures(self, plan: Plan) -> None:
+        """Stop before the first run where a set that the plan needs is missing."""
+        needed = {run.recipe.data.root for run in plan.runs}
+        for name, folder in folders_for(self.scale, self._given()).items():
+            place = Path(folder).expanduser()
+            if folder in needed and not (place.is_dir() and any(place.iterdir())):
+                raise ValueError(f"there is nothing in {folder}: say where {name} lies, --data {name}=FOLDER")
+
+    def folder(self) -> Path:
+        return (self.out or Path("out") / f"reproduce-{self.scale}").expanduser()
+
+    def told(self) -> str:
+        """A line for every run: how long it is, what for, and whether it is done."""
+        plan = self.plan()
+        return plan.told(Results(self.folder() / RESULTS, plan.scale).done(plan_for(self.scale, {})))
+
+    def _given(self) -> dict[str, str]:
         folders = dict[str, str]()
         for given in self.data:
             name, equals, folder = given.partition("=")
@@ -65,25 +88,30 @@ class Reproduction:
             if not Path(folder).expanduser().is_dir():
                 raise ValueError(f"{folder} is not a folder, and {name} is to lie there")
             folders[name] = folder
-        parts = [part for given in self.only for part in given.split(",") if part]
-        return plan_for(self.scale, folders).only(parts, self.runs)
+        return folders
 
 
 def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:
     """Carry the plan out as far as it is not done, write the document, and return it with what failed."""
-    plan = settings.plan()
-    out = (settings.out or Path("out") / f"reproduce-{settings.scale}").expanduser()
+    plan, whole = settings.plan(), plan_for(settings.scale, {})
+    if not settings.write_only:
+        settings.require_pictures(plan)
+    out = settings.folder()
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file: results need a folder")
+    if settings.write_only and not (out / RESULTS).is_file():
+        raise ValueError(f"there are no results in {out} to write of")
     devices, jobs, threads = _workers(settings)
     with RunFolder(out).locked():  # results have one writer
-        results, progress = Results(out / "results.json", plan.scale), Progress()
+        results, progress = Results(out / RESULTS, plan.scale), Progress()
+        document = (settings.document or out).expanduser()
+        require_kept(whole, results, out, document)
         try:
             if not settings.write_only:
                 execute(plan, results, places_for(plan, out, devices, jobs, settings.processes), threads, progress)
         finally:
             progress.end()
-        file = write_document(plan_for(settings.scale, {}), results, out, (settings.document or out).expanduser())
+        file = write_document(whole, results, out, document)
     keys = {run.key for run in plan.runs}
     return file, {key: error for key, error in results.failures().items() if key in keys}
 

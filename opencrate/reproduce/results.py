@@ -96,6 +96,10 @@ class Results:
                 found.rows[run.key] = {name: row[name] for name in (*TOLD, "error") if name in row}
         return found
 
+    def done(self, plan: Plan) -> set[str]:
+        """The keys of the plan's runs that need not be done again."""
+        return {run.key for run in plan.runs if self.has(run, fingerprint(run, plan.runs))}
+
     def of(self, plan: Plan) -> Iterator[tuple[Run, dict[str, Any]]]:
         """The plan's runs that are done, with their rows."""
         return ((run, row) for run in plan.runs if "top1" in (row := self.rows.get(run.key, {})))

@@ -15,19 +15,24 @@ from ..recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .plan import LOOKS, Plan, Run, Scale, plan_of
 
-__all__ = ["SCALES", "plan_for"]
+__all__ = ["SCALES", "folders_for", "plan_for"]
 
 BRIEF = Schedule(epochs=10, warmup_epochs=1)  # of the small scale's second set, and of fine-tuning
 
 
 def plan_for(scale: str, data: Mapping[str, str]) -> Plan:
     """The plan of a scale; `data` says in which folders its sets are."""
-    maker, sets = SCALES[scale]
+    return SCALES[scale][0](folders_for(scale, data))
+
+
+def folders_for(scale: str, data: Mapping[str, str]) -> dict[str, str]:
+    """Where the scale's sets lie: data/NAME unless `data` says otherwise."""
+    sets = SCALES[scale][1]
     for name in data:
         if name not in sets:
             known = suggestion(name, sets) if sets else ": its pictures come with the package"
             raise ValueError(f"the scale {scale} has no set {name!r}{known}")
-    return maker({name: data.get(name, f"data/{name}") for name in sets})
+    return {name: data.get(name, f"data/{name}") for name in sets}
 
 
 def _smoke(data: Mapping[str, str]) -> Plan:

@@ -8,9 +8,12 @@ from opencrate.cli import main
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--only", "tabel1"], "there is no part 'tabel1' of the paper; did you mean 'table1'?"),
+        (["--only", "tabel1"], "there is no part 'tabel1' of the paper; known: table1, table2, table3, strong, fig3,"),
         (["--only", "table1,figure9"], "there is no part 'figure9' of the paper"),
         (["--runs", "nothing/*"], "no run of the plan matches nothing/*: --dry prints their names"),
+        (["--only", "table3", "--runs", "*/vit-t/*"], "no run of table3 matches */vit-t/*: --dry prints their names"),
+        (["--scale", "small"], "there is nothing in data/cifar10: say where cifar10 lies, --data cifar10=FOLDER"),
+        (["--write-only"], "there are no results in out/reproduce-smoke to write of"),
         (["--jobs", "0"], "jobs must be at least 1, got 0"),
         (["--processes", "0"], "processes must be at least 1, got 0"),
         (["--data", "cifar10=/"], "the scale smoke has no set 'cifar10': its pictures come with the package"),

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import filelock
 import numpy as np
@@ -108,6 +109,37 @@ def test_another_recipe_of_the_same_name_begins_anew_and_keeps_the_log(place):
     assert (folder / "log.txt").read_text().startswith("before\n")
 
 
+def test_a_kill_while_an_older_run_is_removed(place, monkeypatch):
+    """Whenever it comes: what is left of the older run has its recipe with it, and is not taken for the newer one's."""
+    folder, newer, unlink, killed = place.folder(SCRATCH.key), tiny("light", optim={"lr": 2e-3}), Path.unlink, 0
+
+    def once(path, *arguments, **keywords):
+        monkeypatch.setattr(Path, "unlink", kill)
+        unlink(path, *arguments, **keywords)
+
+    def kill(path, *arguments, **keywords):
+        raise KeyboardInterrupt
+
+    while {file.name for file in folder.iterdir()} - {"log.txt", ".lock"}:
+        assert "lr: 0.001" in (folder / "recipe.yaml").read_text()
+        monkeypatch.setattr(Path, "unlink", once)
+        with pytest.raises(KeyboardInterrupt):
+            perform(newer, place)
+        killed += 1
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert killed > 2
+    perform(newer, place)
+    assert starts(folder) == 1
+
+
+def test_a_record_that_was_deleted_is_not_needed(place):
+    """As the sentence about a damaged one advises."""
+    (place.folder(SCRATCH.key) / "run.json").unlink()
+    made = perform(SCRATCH, place)["made"]
+    assert (made["hardware"], made["revision"]) == ("unknown", None)
+    assert made["started"].startswith("20")
+
+
 def test_fine_tuning_is_repeated_if_its_start_is_another_network(place):
     """The recipe of fine-tuning itself is the same, and so is the folder that it starts from."""
     tuned = place.folder(TUNED.key)
@@ -125,8 +157,8 @@ def test_a_plan_may_move(place, tmp_path):
     perform(TUNED, place)
     before = (place.folder(TUNED.key) / "result.json").stat().st_mtime_ns
     moved = replace(place, out=place.out.rename(tmp_path / "moved"))
-    recipe = replace(TUNED.recipe, data=replace(TUNED.recipe.data, root="elsewhere"))
-    perform(replace(TUNED, recipe=recipe), moved)
+    recipe = replace(TUNED.recipe, data=replace(TUNED.recipe.data, root="elsewhere", name="idx"))
+    assert perform(replace(TUNED, recipe=recipe), moved)["pictures"] == "digits"  # the form it was trained on
     folder = moved.folder(TUNED.key)
     assert (folder / "result.json").stat().st_mtime_ns == before, "it was trained again"
     assert f"start: {moved.folder(SCRATCH.key)}" in (folder / "recipe.yaml").read_text()

@@ -9,7 +9,7 @@ from rich.console import Console
 from opencrate.reproduce.performing import Place
 from opencrate.reproduce.plan import Plan
 from opencrate.reproduce.progress import Progress, _time
-from opencrate.reproduce.results import Results
+from opencrate.reproduce.results import Results, fingerprint
 
 from .tiny import tiny
 
@@ -20,11 +20,11 @@ def row_of(top1):
     return {"top1": top1, "seconds": 60.0, "epochs": 2}
 
 
-def begun(tmp_path, terminal=False, workers=1, done=1):
+def begun(tmp_path, terminal=False, workers=1, done=1, again=0):
     plan, results = Plan("tiny", tuple(RUNS), samples=8), Results(tmp_path / "results.json", "tiny")
-    results.rows |= {run.key: row_of(80.0) for run in RUNS[:done]}
+    results.rows |= {run.key: row_of(80.0) | {"recipe": fingerprint(run, RUNS)} for run in RUNS[:done]}
     progress = Progress(Console(file=io.StringIO(), force_terminal=terminal, width=120, soft_wrap=True))
-    progress.begin(plan, RUNS[done:], results, workers)
+    progress.begin(plan, RUNS[done - again :], results, workers)
     return progress
 
 
@@ -43,6 +43,13 @@ def test_a_line_for_every_run(tmp_path):
         "[2/4] digits/crate-t/light/seed1: 81.23 % in 60 s; about 10 min left",
         "[3/4] digits/crate-t/light/seed2: failed: no [such] folder; about 5 min left",
         "[4/4] digits/crate-t/light/seed3: 79.00 % in 60 s",
+    ]
+
+
+def test_what_is_trained_again_is_said(tmp_path):
+    assert printed(begun(tmp_path, done=3, again=1)).splitlines() == [
+        "tiny: 4 runs, of which 3 are done; 1 of them trained again, for others start from their networks, which are"
+        " gone"
     ]
 
 

@@ -1,5 +1,9 @@
 """Which workers a command has, and that it has its folder to itself."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -35,3 +39,59 @@ def test_two_commands_do_not_share_a_folder(tmp_path):
     """Each would write its own results.json over the other's."""
     with RunFolder(tmp_path).locked(), pytest.raises(ValueError, match=f"^another run is using {tmp_path}"):
         reproduce(Reproduction(out=tmp_path))
+
+
+@pytest.fixture
+def published(tmp_path):
+    """The project's own document, and its results as an `--out` has them."""
+    docs = Path(__file__).parents[2] / "docs"
+    shutil.copytree(docs / "results", tmp_path / "docs" / "results")
+    shutil.copy(docs / "RESULTS.md", tmp_path / "docs")
+    (tmp_path / "out").mkdir()
+    shutil.copy(docs / "results/small/results.json", tmp_path / "out")
+    return Reproduction(scale="small", out=tmp_path / "out", document=tmp_path / "docs", write_only=True)
+
+
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_document_is_not_written_over_by_one_with_less(published):
+    """As with an `--out` that is new, or of a machine that did a part of the plan."""
+    file = published.out / "results.json"
+    results, before = json.loads(file.read_text()), contents(published.document)
+    del results["rows"]["cifar-10/vit-t/strong/seed1"]
+    file.write_text(json.dumps(results))
+    with pytest.raises(
+        ValueError, match=r"results\.json has 1 results that .* lacks, cifar-10/vit-t/strong/seed1 for one"
+    ):
+        reproduce(published)
+    assert contents(published.document) == before
+
+
+def test_a_document_is_not_written_over_by_one_of_another_scale(published, tmp_path):
+    (tmp_path / "smoke").mkdir()
+    (tmp_path / "smoke/results.json").write_text('{"scale": "smoke", "rows": {}}')
+    before = contents(published.document)
+    with pytest.raises(ValueError, match=r"RESULTS\.md is not of the scale smoke: give another --document$"):
+        reproduce(Reproduction(out=tmp_path / "smoke", document=published.document, write_only=True))
+    assert contents(published.document) == before
+
+
+def test_the_plan_tells_what_is_done(published):
+    lines = published.told().splitlines()
+    done = json.loads((published.out / "results.json").read_text())["rows"]
+    assert {line.split()[0] for line in lines[:-1] if line.endswith("  done")} == done.keys()
+    assert lines[-1] == f"{len(lines) - 1} runs, of which {len(done)} are done"
+
+
+def test_an_empty_folder_has_no_pictures(tmp_path):
+    for name in ("cifar10", "fashion_mnist"):
+        (tmp_path / name).mkdir()
+    data = tuple(f"{name}={tmp_path / name}" for name in ("cifar10", "fashion_mnist"))
+    with pytest.raises(ValueError, match=r"^there is nothing in .*: say where cifar10 lies, --data cifar10=FOLDER$"):
+        reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out"))
+    (tmp_path / "cifar10" / "train").mkdir()
+    with pytest.raises(ValueError, match=r"^there is nothing in .*: say where fashion_mnist lies"):
+        reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
