@@ -243,7 +243,7 @@ def reproduce(arguments: list[str]) -> None:
         print(settings.told())
         return
     document, failed = reproducing.reproduce(settings)
-    print(f"wrote {document}")
+    print(f"{'' if failed or settings.write_only else 'all runs are done; '}wrote {document}")
     if failed:
         _tell(f"{len(failed)} of the runs failed, which {document} names: the same command tries them again")
         sys.exit(1)

@@ -202,7 +202,8 @@ def _plus_identity(A: Tensor) -> Tensor:
 class _Inverse(torch.autograd.Function):
     """A⁻¹ of positive definite matrices, with dA⁻¹ = −A⁻¹ dA A⁻¹.
 
-    Autograd would take the derivative of the Cholesky factors, by one triangular system after another.
+    Autograd would take the derivative of the Cholesky factors, by one triangular system after another. The objective's
+    own gradient does, and in two rounds: it is for tokens of any size, this one for those that leave a LayerNorm.
     """
 
     generate_vmap_rule = True
@@ -215,11 +216,15 @@ class _Inverse(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output)
 
+        ctx.save_for_forward(output)
+
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (inverse,) = ctx.saved_tensors
         result: Tensor = -inverse @ gradient @ inverse
         return result
+
+    jvp = backward  # symmetric, so both are −A⁻¹ · A⁻¹
 
 
 @register

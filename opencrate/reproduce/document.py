@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,26 @@ from typing import Any
 from ..analysis import figures
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
+from ..recipes import differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
-from .claims import Difference, claims
+from .claims import WORDS, Difference, claims
 from .performing import FIGURES
 from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
+from .progress import duration
 from .results import Results
 
 __all__ = ["require_kept", "write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
 BAR = r"\|"
+SMOKE = (
+    "**This scale shows that all of it runs. Its networks have hardly been trained, and say nothing of the paper.** "
+)
+AUDITED = (
+    "R^c has ε = 0.1; at unit length, every token is divided by its own. The LASSO is that of the layer's ISTA step,"
+    " beside its start, relu Y, and beside the code 0, with Y = LN Z. The cosine is between what attention adds to the"
+    " tokens and −∇R^c at Y. Untrained is one fresh network."
+)
 PAPER: dict[str, dict[str, float]] = {
     "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
     "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},
@@ -36,24 +47,8 @@ PAPER: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 BASE = PAPER["ImageNet"]["CRATE-B"]
+MILLIONS = {"CRATE-T": 6.09, "CRATE-S": 13.12, "CRATE-B": 22.80, "CRATE-L": 77.64, "ViT-T": 5.72, "ViT-S": 22.05}
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
-WORDS = {
-    "eta_0.02": "η = 0.02 (0.1)",
-    "eta_0.5": "η = 0.5 (0.1)",
-    "lam_0.02": "λ = 0.02 (0.1)",
-    "lam_0.5": "λ = 0.5 (0.1)",
-    "epochs_90": "0.6 × the epochs",
-    "epochs_300": "2 × the epochs",
-    "wd_1.0": "weight decay 1.0 (0.5)",
-    "wd_0.05": "weight decay 0.05 (0.5)",
-    "lr_4.8e-4": "2 × the learning rate",
-    "lr_1.2e-4": "½ × the learning rate",
-    "mssa_tied": "tied MSSA, without a free output map",
-    "prox_mm": "proximal majorisation instead of ISTA",
-    "prox_mm_tight": "the same with the tight bound (ours)",
-    "softmax_step": "tied, the skip weighted by 1 − κγ (ours)",
-    "gradient_step": "the exact gradient of R^c (ours)",
-}
 
 
 def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
@@ -76,7 +71,7 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
         _looked(plan, results, out, pictures),
         _audit(plan, results),
         _notes(beside),
-        _state(plan, results),
+        _state(plan, results, folder),
     ]
     text = "\n\n".join(section for section in sections if section) + "\n"
     file = folder / NAME
@@ -149,8 +144,34 @@ def _heading(plan: Plan, results: Results) -> str:
         "# Results\n\n"
         f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them: no number"
         " but those of the notes, if there are any, was written by hand.\n\n"
-        f"{len(done)} of {len(plan.runs)} runs{_made(done)}. Accuracies are top-1 in per cent on validation pictures"
+        f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
+        f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
+        f"\n\n{_settings(plan)}"
+    )
+
+
+def _missing(plan: Plan, results: Results) -> str:
+    """How many runs every part still waits for."""
+    waiting = [run for run in plan.runs if "top1" not in results.rows.get(run.key, {})]
+    counts = ((part, sum(part in run.parts for run in waiting)) for part in PARTS)
+    told = ", ".join(f"{count} of {part}" for part, count in counts if count)
+    return f" **Still to be run: {told}.**" if told else ""
+
+
+def _settings(plan: Plan) -> str:
+    """What "the paper's settings" are at this scale, as the recipes have them."""
+    light = plan.runs[0].recipe
+    optim, epochs, crop = light.optim, light.schedule.epochs, light.augment.crop
+    told = (
+        f"The paper's settings are {optim.name.capitalize()} with learning rate {optim.lr:g} and weight decay"
+        f" {optim.weight_decay:g}"
+    )
+    if plan.scale == "full":
+        return f"{told}, batch {optim.batch}, {epochs} epochs."
+    return (
+        f"{told} as on ImageNet, and here batch {optim.batch}, {epochs} epochs, {crop} crops and flips. ViTs have the"
+        " same, that is CRATE's."
     )
 
 
@@ -178,10 +199,10 @@ def _time(done: list[dict[str, Any]]) -> str:
         clock += max(begin + seconds - max(begin, until), 0)
         until = max(until, begin + seconds)
     total = sum(took)
-    words = f"{total / 60:,.0f} minutes in all"
+    words = f"{duration(total)} in all"
     if clock > 0.95 * total:
         return words
-    return f"{words} and {clock / 60:,.0f} by the clock (runs that share a machine take longer than alone)"
+    return f"{words} and {duration(clock)} by the clock (runs that share a machine take longer than alone)"
 
 
 def _claims(plan: Plan, results: Results) -> str:
@@ -189,12 +210,22 @@ def _claims(plan: Plan, results: Results) -> str:
     return (
         "## What holds\n\n"
         + _table(("claim", "at this scale", "evidence"), rows)
-        + "\n\nA difference of accuracies counts if it is beyond its 95 % interval over the seeds, by Student's t with"
-        " Welch's degrees of freedom (2.8 to 4.3 standard errors for three seeds against three); its standard error is"
-        " the number after ±. What layers do counts if every seed and size shows it, R^c and the non-zero fraction by a"
-        " tenth at least, the last layer by 0.02 of all entries; in part: by some definitions of R^c only, or by less"
-        " than that beyond an untrained network. The definitions are in docs/NOTATION.md."
+        + "\n\nA claim about accuracies *holds* or *does not hold* if the 95 % interval of the difference over the"
+        " seeds says so, by Student's t with Welch's degrees of freedom, and is *open* in between; the number after ±"
+        " is the difference's standard error. Of one seed it is that of the share of right answers on so many pictures,"
+        f" and what another seed would give is not in it. {_beside_vits()} What layers do holds if every network that"
+        " was opened shows it: R^c and the non-zero fraction change by a tenth at least, R^c from the first layer and"
+        " from the second, and the last layer rises by more than 0.02 of all entries and more than any before it. *In"
+        " part*: by some definitions of R^c only (docs/NOTATION.md has them), in some networks, or by less than a tenth"
+        " beyond an untrained one, which is one fresh network of each size."
     )
+
+
+def _beside_vits() -> str:
+    values = PAPER["ImageNet"]
+    tiny, base = values["CRATE-T"] - values["ViT-T"], values["CRATE-B"] - values["ViT-S"]
+    told = f"On ImageNet the paper's CRATE-T is {tiny:+.1f} points from ViT-T, its CRATE-B {base:+.1f} from ViT-S."
+    return told.replace("-T is -", "-T is −").replace("-B -", "-B −")
 
 
 def _models(plan: Plan) -> list[str]:
@@ -214,11 +245,14 @@ def _table1(plan: Plan, results: Results) -> str:
             real = (results.accuracy(model, task, look=REAL) for model in models)
             rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
     columns = list(PAPER["ImageNet"])
-    paper = [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
+    paper = [["parameters", *(f"{MILLIONS[model]:.2f} M" for model in columns)]]
+    paper += [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
     return (
         f"## Table 1: {PARTS['table1']}\n\n"
         + _table(["", *models], rows)
-        + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it. The paper's:\n\n"
+        + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it."
+        + (" ViT-T+ is a ViT of CRATE-S's size: ViT-S with tokens of dimension 288." if "ViT-T+" in models else "")
+        + " The paper's:\n\n"
         + _table(["", *columns], paper)
     )
 
@@ -228,15 +262,24 @@ def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) ->
     if run is None:
         return ""
     base = results.accuracy(run.model, run.task)
-    rows = [[f"{run.model} as it is", str(base or "–"), "", f"{BASE:.1f}", ""]]
+    sizes = {other.variant: row["parameters"] for other, row in results.of(plan) if other.model == run.model}
+    rows = [[f"{run.model} as it is", *_size(sizes, LIGHT, part), str(base or "–"), "", f"{BASE:.1f}", ""]]
     variants = dict.fromkeys(other.variant for other in plan.runs if part in other.parts and other.variant != LIGHT)
     for name in variants:
         sample = results.accuracy(run.model, run.task, name)
         difference = str(Difference.of(sample, base)) if sample and base else "–"
         theirs = [f"{paper[name]:.1f}", f"{paper[name] - BASE:+.1f}".replace("-", "−")] if name in paper else ["–", ""]
-        rows.append([WORDS.get(name, name), str(sample or "–"), difference, *theirs])
-    head = ("", f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
+        rows.append([WORDS[name], *_size(sizes, name, part), str(sample or "–"), difference, *theirs])
+    columns = (f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
+    head = ("", *(["parameters"] if part == "table3" else []), *columns)
     return f"## {part.replace('table', 'Table ')}: {PARTS[part]}\n\n" + _table(head, rows)
+
+
+def _size(sizes: dict[str, int], variant: str, part: str) -> list[str]:
+    """A cell for table 3, whose networks differ in their weights."""
+    if part != "table3":
+        return []
+    return [f"{sizes[variant] / 1e6:.2f} M" if variant in sizes else "–"]
 
 
 def _table2(plan: Plan, results: Results) -> str:
@@ -253,7 +296,7 @@ def _table3(plan: Plan, results: Results) -> str:
     kappa = OURS["softmax_step"]["compress_args"]["kappa"]
     return (
         f"{table}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
-        f" The weighted skip has κ = {kappa:g}."
+        f" Y is LN Z, and κ = {kappa:g} in the row that names it."
     )
 
 
@@ -265,9 +308,13 @@ def _strong(plan: Plan, results: Results) -> str:
     for model in dict.fromkeys(run.model for run in runs):
         run = next(run for run in runs if run.model == model)
         light, strong = results.accuracy(model, run.task), results.accuracy(model, run.task, STRONG)
-        rows.append([model, str(light or "–"), str(strong or "–"), f"{run.recipe.schedule.epochs}"])
+        base = next((other.recipe for other in plan.runs if other.model == model), run.recipe)
+        changed = "; ".join(
+            line for line in differences(base, replace(run.recipe, seed=base.seed)) if "name" not in line
+        )
+        rows.append([model, str(light or "–"), str(strong or "–"), changed])
     return f"## {PARTS['strong'].capitalize()}\n\n" + _table(
-        ("", "the paper's settings", "strong recipe", "epochs"), rows
+        ("", "the paper's settings", "strong recipe", "what differs"), rows
     )
 
 
@@ -317,7 +364,8 @@ def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:
         definition = next(run.recipe.definition for run in plan.runs if run.model == model)
         tables = {f"epoch {epoch}": _layer_table(definition, values) for epoch, values in found.items()}
         if len(tables) > 1:
-            shown = pictures.draw(figures.layer_curves(tables, model), "epochs", f"{model} over its epochs")
+            words = f"{model} over its epochs, by the definition {definition}"
+            shown = pictures.draw(figures.layer_curves(tables, model), "epochs", words)
             return f"## Figure 4: {PARTS['fig4']}\n\n{shown}"
     return ""
 
@@ -341,21 +389,14 @@ def _audit(plan: Plan, results: Results) -> str:
     for model, found in _opened(plan, results, "audit"):
         rows = []
         for i, verdict in enumerate(found["verdicts"]):
-            changes = [
-                f"{100 * found[which][half][i]:+.1f} %".replace("-", "−")
+            fresh = [
+                f"{100 * found['untrained'][half][i]:+.1f} %".replace("-", "−") if "untrained" in found else "–"
                 for half in ("compress", "sparsify")
-                for which in ("trained", "untrained")
             ]
-            rows.append(
-                [
-                    str(i + 1),
-                    verdict.partition(":")[0],
-                    *changes,
-                    f"{found['gradient_cosine'][i]:+.2f}".replace("-", "−"),
-                ]
-            )
-        head = ("layer", "as designed?", "R^c at unit length", "untrained", "LASSO", "untrained", "cosine with −∇R^c")
-        return f"## {PARTS['audit'].capitalize()} ({model})\n\n" + _table(head, rows)
+            cosine = f"{found['gradient_cosine'][i]:+.3f}".replace("-", "−")
+            rows.append([str(i + 1), verdict, *fresh, cosine])
+        head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", "cosine with −∇R^c")
+        return f"## {PARTS['audit'].capitalize()} ({model})\n\n{_table(head, rows)}\n\n{AUDITED}"
     return ""
 
 
@@ -365,19 +406,19 @@ def _notes(folder: Path) -> str:
     return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
-def _state(plan: Plan, results: Results) -> str:
+def _state(plan: Plan, results: Results, folder: Path) -> str:
     failed, done = results.failures(), list(results.of(plan))
     missing = [run.key for run in plan.runs if run.key not in results.rows]
     revisions = sorted({_short(row["made"]["revision"]) for _, row in done})
     lines = ["## What made this"]
-    told = f"Revisions {', '.join(revisions)} (+: with changes); results.csv has every run with its seed and time."
+    changed = " (+: with changes)" if any(revision.endswith("+") for revision in revisions) else ""
+    table = results.file.with_suffix(".csv").relative_to(folder).as_posix()
+    told = f"Revisions {', '.join(revisions)}{changed}; [results.csv]({table}) has every run with its seed and time."
     lines.append(told if done else "No run is done.")
     for task in dict.fromkeys(run.task for run, _ in done):
         forms = sorted({row.get("pictures", "unknown") for run, row in done if run.task == task})
-        if len(forms) > 1:
-            lines.append(
-                f"The pictures of {task} came in several forms ({', '.join(forms)}), which may not be the same."
-            )
+        several = ", which may not be the same" if len(forms) > 1 else ""
+        lines.append(f"The pictures of {task}: {', '.join(forms)}{several}.")
     if failed:
         lines.append("Runs that failed:\n\n" + "\n".join(f"- `{key}`: {error}" for key, error in failed.items()))
     if missing:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, cast
 
 import filelock
 import torch
@@ -22,12 +23,13 @@ from torch import Tensor
 from ..analysis import figures
 from ..analysis.audit import HALVES, audit
 from ..analysis.geometry import normalised_gram
+from ..blocks import Layer
 from ..engine import Options, train
 from ..engine.folder import RunFolder, write_atomically
 from ..engine.measuring import Measuring, measure_checkpoint
 from ..engine.world import device_named
 from ..measures import DEFINITIONS, LayerTable, layerwise
-from ..models import trajectory
+from ..models import CRATE, trajectory
 from ..recipes import Recipe, differences, read_recipe, recipe_text
 from ..report import Auditing
 from ..report.sections import some
@@ -246,9 +248,16 @@ def _tokens(study: Study, place: Place) -> dict[str, Any]:
 
 def _subspaces(study: Study, place: Place) -> dict[str, Any]:
     """Cosines between the subspaces' directions, and their coherence by layer."""
-    every = {f"layer {i}": layer.U.detach().float().cpu() for i, layer in enumerate(study.model.blocks, 1)}
+    every = {f"layer {i}": U for i, U in enumerate(_bases(study.model), 1)}
     saved = _saved(figures.subspace_grams(every, seed=0), place, "subspaces")
-    return saved | {"coherence": [round(_coherence(U), 4) for U in every.values()]}
+    found = saved | {"coherence": [round(_coherence(U), 4) for U in every.values()]}
+    if study.untrained is not None:
+        found["untrained"] = round(fmean(map(_coherence, _bases(study.untrained))), 4)
+    return found
+
+
+def _bases(model: CRATE) -> list[Tensor]:
+    return [layer.U.detach().float().cpu() for layer in cast("list[Layer]", list(model.blocks))]
 
 
 def _coherence(U: Tensor) -> float:

@@ -14,7 +14,7 @@ from .performing import Place
 from .plan import Plan, Run
 from .results import Results
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "duration"]
 
 
 class Progress:
@@ -58,7 +58,7 @@ class Progress:
         if self.bars and run.key in self.tasks:
             self.bars.remove_task(self.tasks.pop(run.key))
         number = self.total - len(self.waiting)
-        told = f"failed: {row['error']}" if "error" in row else f"{row['top1']:.2f} % in {_time(row['seconds'])}"
+        told = f"failed: {row['error']}" if "error" in row else f"{row['top1']:.2f} % in {duration(row['seconds'])}"
         self._say(f"[{number}/{self.total}] {run.key}: {told}{'' if self.bars else self._left()}")
 
     def show(self, busy: list[tuple[Run, Place]]) -> None:
@@ -85,7 +85,7 @@ class Progress:
         paces = {model: fmean(seconds for name, seconds in self.known if name == model) for model in models}
         left = sum(run.recipe.schedule.epochs * paces.get(run.model, every) for run in self.waiting.values())
         left /= min(self.workers, len(self.waiting))
-        return f"; about {_time(left)} left"
+        return f"; about {duration(left)} left"
 
     def _say(self, text: str) -> None:
         (self.bars.console if self.bars else self.console).print(text, markup=False)
@@ -107,7 +107,8 @@ def _newest(metrics: Path) -> tuple[int, float | None]:
     return 0, None
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In words that a person reads at a glance."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

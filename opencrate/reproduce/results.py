@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,6 +20,15 @@ from .plan import LIGHT, Plan, Run
 __all__ = ["Results", "Sample", "fingerprint", "placeless"]
 
 TOLD = ("task", "model", "variant", "seed")
+PICTURES = {
+    "ImageNet": 50_000,
+    "CIFAR-10": 10_000,
+    "CIFAR-100": 10_000,
+    "Fashion-MNIST": 10_000,
+    "Flowers-102": 6_149,
+    "Pets": 3_669,
+}
+"""Of validation."""
 FLAT = (*TOLD, "top1", "best", "epochs", "parameters", "seconds", "error")
 
 
@@ -27,6 +37,7 @@ class Sample:
     """The accuracies of one network over seeds, in per cent."""
 
     values: tuple[float, ...]
+    pictures: int | None = None  # on which they were measured
 
     @property
     def mean(self) -> float:
@@ -35,6 +46,18 @@ class Sample:
     @property
     def std(self) -> float | None:
         return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean: over seeds, and of one seed that of a share of so many pictures."""
+        if self.std is not None:
+            return self.std / math.sqrt(len(self.values))
+        return math.sqrt(self.mean * (100 - self.mean) / self.pictures) if self.pictures else None
+
+    @property
+    def degrees(self) -> int:
+        """Of freedom, of that error."""
+        return len(self.values) - 1 or (self.pictures or 2) - 1
 
     def __str__(self) -> str:
         return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
@@ -110,7 +133,7 @@ class Results:
         rows = sorted((row for row in self.rows.values() if wanted.items() <= row.items()), key=lambda row: row["seed"])
         found = [row if look is None else row.get("looks", {}).get(look, {}) for row in rows]
         values = tuple(values["top1"] for values in found if "top1" in values)
-        return Sample(values) if values else None
+        return Sample(values, PICTURES.get(task.split(" → ")[-1])) if values else None
 
     def failures(self) -> dict[str, str]:
         return {key: row["error"] for key, row in self.rows.items() if "error" in row}

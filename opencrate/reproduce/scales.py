@@ -100,7 +100,7 @@ def _small(data: Mapping[str, str]) -> Plan:
             ablated="CRATE-T",
             seeds=3,
             samples=500,
-            once=("CRATE-B/strong", "CRATE-T/epochs_300", "CRATE-T/gradient_step"),
+            once=("CRATE-B/strong", "CRATE-T/epochs_300", "CRATE-T/mssa_tied_short", "CRATE-T/gradient_step"),
         )
     )
 

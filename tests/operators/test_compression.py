@@ -103,7 +103,7 @@ def test_gradient_step_is_autograds(n):
 
 @pytest.mark.parametrize("n", [3, 9])
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e5])
-def test_gradient_step_is_right_for_tokens_of_any_size(size, n):
+def test_gradient_step_is_right_for_random_tokens_of_any_size(size, n):
     """Beside the objective's own gradient, whose factors take a second round."""
     Z, U, kappa, eps = size * random(2, n, 12), random(3, 12, 4, seed=1), 1e8, 0.5
     expected = subspace_coding_rate_gradient(Z, U, eps)
@@ -119,6 +119,8 @@ def test_gradient_step_has_its_derivatives():
     one_by_one = torch.stack([torch.func.jacrev(gradient_step)(one, U.detach()) for one in batch])
     together = torch.func.vmap(torch.func.jacrev(gradient_step), (0, None))(batch, U.detach())
     torch.testing.assert_close(together, one_by_one, **EXACT)
+    forward = torch.func.vmap(torch.func.jacfwd(gradient_step), (0, None))(batch, U.detach())
+    torch.testing.assert_close(forward, one_by_one, **EXACT)
 
 
 def test_neumann_step_is_the_first_order_of_the_exact_one():

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from opencrate.reproduce.performing import Place
 from opencrate.reproduce.plan import Plan
-from opencrate.reproduce.progress import Progress, _time
+from opencrate.reproduce.progress import Progress, duration
 from opencrate.reproduce.results import Results, fingerprint
 
 from .tiny import tiny
@@ -79,4 +79,4 @@ def test_bars_on_a_terminal(tmp_path):
 
 
 def test_times():
-    assert [_time(seconds) for seconds in (8.4, 100, 5399, 7200)] == ["8 s", "2 min", "90 min", "2.0 h"]
+    assert [duration(seconds) for seconds in (8.4, 100, 5399, 7200)] == ["8 s", "2 min", "90 min", "2.0 h"]
