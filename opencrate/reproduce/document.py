@@ -11,7 +11,7 @@ from ..analysis import figures
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
 from ..recipes import differences
-from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
+from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 from .claims import WORDS, Difference, claims
 from .performing import FIGURES
 from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
@@ -161,17 +161,12 @@ def _missing(plan: Plan, results: Results) -> str:
 
 def _settings(plan: Plan) -> str:
     """What "the paper's settings" are at this scale, as the recipes have them."""
-    light = plan.runs[0].recipe
-    optim, epochs, crop = light.optim, light.schedule.epochs, light.augment.crop
-    told = (
-        f"The paper's settings are {optim.name.capitalize()} with learning rate {optim.lr:g} and weight decay"
-        f" {optim.weight_decay:g}"
-    )
-    if plan.scale == "full":
-        return f"{told}, batch {optim.batch}, {epochs} epochs."
+    light, paper = plan.runs[0].recipe, imagenet1k_base()
+    same = " as on ImageNet" if replace(light.optim, batch=paper.optim.batch) == paper.optim else ""
     return (
-        f"{told} as on ImageNet, and here batch {optim.batch}, {epochs} epochs, {crop} crops and flips. ViTs have the"
-        " same, that is CRATE's."
+        f"The paper's settings are here {light.optim.name.capitalize()} with learning rate {light.optim.lr:g} and"
+        f" weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch} ({paper.optim.batch} in the paper),"
+        f" {light.schedule.epochs} epochs ({paper.schedule.epochs}). ViTs have those of CRATE."
     )
 
 

@@ -131,7 +131,7 @@ class Scale:
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
-        once: costly runs, as MODEL/VARIANT, that the first seed has to do for.
+        once: runs, as MODEL/VARIANT, that the first seed has to do for.
     """
 
     name: str

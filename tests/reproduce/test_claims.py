@@ -1,6 +1,7 @@
 """Verdicts on made-up results, for which they are known by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,20 @@ from scipy import stats
 
 from opencrate.measures import DEFINITIONS
 from opencrate.reproduce.claims import Difference, claims, pairs_of
+from opencrate.reproduce.plan import Plan
 from opencrate.reproduce.results import Sample
 from opencrate.reproduce.scales import plan_for
 
 from .filling import filled, layers, row_of
 
 SMALL, FULL = plan_for("small", {}), plan_for("full", {})
+SEEDS = (
+    replace(run, recipe=replace(run.recipe, seed=seed))
+    for seed in range(3)
+    for run in SMALL.runs
+    if "table2" in run.parts and run.recipe.seed == 0
+)
+REPEATED = Plan("small", tuple({run.key: run for run in (*SMALL.runs, *SEEDS)}.values()), 8)  # three of every setting
 BASE = (80.0, 80.2, 79.8)  # mean 80, deviation 0.2: its mean is known to 0.2/√3 = 0.115
 HOLDS, PART, NOT, OPEN, UNTESTED = "holds", "in part", "does not hold", "open", "not run"
 FLAT = [100.0, 100.0, 100.0, 100.0]
@@ -152,13 +161,13 @@ def test_other_settings(tmp_path, worst, verdict):
     accuracies = {("CRATE-T", variant): (81.0, 81.2, 80.8) for variant in variants}
     accuracies |= {("CRATE-T", "light"): BASE, ("CRATE-T", "eta_0.5"): (60.0,) * 3}
     accuracies["CRATE-T", "wd_1.0"] = (worst, worst + 0.2, worst - 0.2)
-    claim = judged(tmp_path, "other settings", accuracies)
+    claim = judged(tmp_path, "other settings", accuracies, plan=REPEATED)
     assert claim.verdict == verdict
     sure = 9 if verdict == HOLDS else 8
     told = f"the worst is weight decay 1.0 (0.5): −{80 - worst:.2f} ± 0.16; {sure} of 9 are sure to"
     assert claim.evidence == told
     del accuracies["CRATE-T", "lam_0.02"]
-    fewer = judged(tmp_path / "fewer", "other settings", accuracies)
+    fewer = judged(tmp_path / "fewer", "other settings", accuracies, plan=REPEATED)
     assert fewer.verdict == (NOT if verdict == NOT else OPEN)
     assert fewer.evidence == told.replace(f"{sure} of", f"{sure - 1} of") + ", 8 have run"
 
@@ -168,9 +177,9 @@ def test_every_setting_is_judged_by_its_own_interval(tmp_path):
     variants = dict.fromkeys(run.variant for run in SMALL.runs if "table2" in run.parts)
     accuracies = {("CRATE-T", variant): (81.0, 81.2, 80.8) for variant in variants}
     accuracies |= {("CRATE-T", "light"): BASE, ("CRATE-T", "wd_1.0"): (79.4, 79.5, 79.3)}
-    assert judged(tmp_path / "a", "other settings", accuracies).verdict == HOLDS
+    assert judged(tmp_path / "a", "other settings", accuracies, plan=REPEATED).verdict == HOLDS
     accuracies["CRATE-T", "wd_0.05"] = (79.5, 81.0, 78.0)
-    assert judged(tmp_path / "b", "other settings", accuracies).verdict == OPEN
+    assert judged(tmp_path / "b", "other settings", accuracies, plan=REPEATED).verdict == OPEN
 
 
 def test_what_the_papers_own_numbers_say(tmp_path):

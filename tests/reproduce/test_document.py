@@ -250,7 +250,7 @@ def test_what_made_it(text):
     assert "`opencrate reproduce --scale smoke`" in text
     assert "Revisions 0123456; [results.csv](results.csv)" in text
     assert "**This scale shows that all of it runs." in text
-    assert "Lion with learning rate 0.002 and weight decay 0.5 as on ImageNet, and here batch 128, 2 epochs" in text
+    assert "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper), 2 epochs (150)." in text
 
 
 @pytest.mark.parametrize(
