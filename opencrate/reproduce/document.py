@@ -165,8 +165,8 @@ def _settings(plan: Plan) -> str:
     same = " as on ImageNet" if replace(light.optim, batch=paper.optim.batch) == paper.optim else ""
     return (
         f"The paper's settings are here {light.optim.name.capitalize()} with learning rate {light.optim.lr:g} and"
-        f" weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch} ({paper.optim.batch} in the paper),"
-        f" {light.schedule.epochs} epochs ({paper.schedule.epochs}). ViTs have those of CRATE."
+        f" weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch} ({paper.optim.batch} in the"
+        f" paper), {light.schedule.epochs} epochs ({paper.schedule.epochs}). ViTs have those of CRATE."
     )
 
 
