@@ -1,7 +1,7 @@
 """RESULTS.md: every table beside the paper's, a verdict on every claim, the figures, and what made them."""
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -10,18 +10,17 @@ from typing import Any
 from ..analysis import figures
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
-from ..recipes import differences
-from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
-from .claims import WORDS, Difference, claims
+from ..recipes.imagenet import imagenet1k_base
+from .claims import claims
 from .performing import FIGURES
-from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
+from .plan import LIGHT, PARTS, Plan
 from .progress import duration
 from .results import Results
+from .tables import PAPER, strong, table, table1, table2, table3
 
 __all__ = ["require_kept", "write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
-BAR = r"\|"
 SMOKE = (
     "**This scale shows that all of it runs. Its networks have hardly been trained, and say nothing of the paper.** "
 )
@@ -30,24 +29,6 @@ AUDITED = (
     " beside its start, relu Y, and beside the code 0, with Y = LN Z. The cosine is between what attention adds to the"
     " tokens and −∇R^c at Y. Untrained is one fresh network."
 )
-PAPER: dict[str, dict[str, float]] = {
-    "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
-    "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},
-    "ImageNet → CIFAR-10": {
-        "CRATE-T": 95.5, "CRATE-S": 96.0, "CRATE-B": 96.8, "CRATE-L": 97.2, "ViT-T": 96.6, "ViT-S": 97.2,
-    },
-    "ImageNet → CIFAR-100": {
-        "CRATE-T": 78.9, "CRATE-S": 81.0, "CRATE-B": 82.7, "CRATE-L": 83.6, "ViT-T": 81.8, "ViT-S": 83.2,
-    },
-    "ImageNet → Flowers-102": {
-        "CRATE-T": 84.6, "CRATE-S": 87.1, "CRATE-B": 88.7, "CRATE-L": 88.3, "ViT-T": 85.1, "ViT-S": 88.5,
-    },
-    "ImageNet → Pets": {
-        "CRATE-T": 81.4, "CRATE-S": 84.9, "CRATE-B": 85.3, "CRATE-L": 87.4, "ViT-T": 88.5, "ViT-S": 88.6,
-    },
-}  # fmt: skip
-BASE = PAPER["ImageNet"]["CRATE-B"]
-MILLIONS = {"CRATE-T": 6.09, "CRATE-S": 13.12, "CRATE-B": 22.80, "CRATE-L": 77.64, "ViT-T": 5.72, "ViT-S": 22.05}
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
 
 
@@ -62,10 +43,10 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
     sections = [
         _heading(plan, results),
         _claims(plan, results),
-        _table1(plan, results),
-        _table2(plan, results),
-        _table3(plan, results),
-        _strong(plan, results),
+        table1(plan, results),
+        table2(plan, results),
+        table3(plan, results),
+        strong(plan, results),
         _layers(plan, results, pictures),
         _epochs(plan, results, pictures),
         _looked(plan, results, out, pictures),
@@ -121,16 +102,6 @@ class _Pictures:
 
     def _shown(self, file: Path, words: str) -> str:
         return f"![{words}]({file.relative_to(self.document).as_posix()})"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = list(head)
-    return "\n".join(_line(cells) for cells in (head, ["---"] * len(head), *rows))
-
-
-def _line(cells: Iterable[str]) -> str:
-    """Of a table; |cos| is not the end of a cell."""
-    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
 def _at_scale(plan: Plan) -> str:
@@ -204,7 +175,7 @@ def _claims(plan: Plan, results: Results) -> str:
     rows = ((claim.text, f"**{claim.verdict}**", claim.evidence) for claim in claims(plan, results))
     return (
         "## What holds\n\n"
-        + _table(("claim", "at this scale", "evidence"), rows)
+        + table(("claim", "at this scale", "evidence"), rows)
         + "\n\nA claim about accuracies *holds* or *does not hold* if the 95 % interval of the difference over the"
         " seeds says so, by Student's t with Welch's degrees of freedom, and is *open* in between; the number after ±"
         " is the difference's standard error. Of one seed it is that of the share of right answers on so many pictures,"
@@ -221,96 +192,6 @@ def _beside_vits() -> str:
     tiny, base = values["CRATE-T"] - values["ViT-T"], values["CRATE-B"] - values["ViT-S"]
     told = f"On ImageNet the paper's CRATE-T is {tiny:+.1f} points from ViT-T, its CRATE-B {base:+.1f} from ViT-S."
     return told.replace("-T is -", "-T is −").replace("-B -", "-B −")
-
-
-def _models(plan: Plan) -> list[str]:
-    return list(dict.fromkeys(run.model for run in plan.runs))
-
-
-def _table1(plan: Plan, results: Results) -> str:
-    runs = [run for run in plan.runs if "table1" in run.parts]
-    models, tasks = _models(plan), list(dict.fromkeys(run.task for run in runs))
-    sizes = {
-        run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
-    }
-    rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
-    for task in tasks:
-        rows.append([task, *(str(results.accuracy(model, task) or "–") for model in models)])
-        if any(run.real for run in runs if run.task == task):
-            real = (results.accuracy(model, task, look=REAL) for model in models)
-            rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
-    columns = list(PAPER["ImageNet"])
-    paper = [["parameters", *(f"{MILLIONS[model]:.2f} M" for model in columns)]]
-    paper += [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
-    return (
-        f"## Table 1: {PARTS['table1']}\n\n"
-        + _table(["", *models], rows)
-        + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it."
-        + (" ViT-T+ is a ViT of CRATE-S's size: ViT-S with tokens of dimension 288." if "ViT-T+" in models else "")
-        + " The paper's:\n\n"
-        + _table(["", *columns], paper)
-    )
-
-
-def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:
-    run = next((run for run in plan.runs if part in run.parts), None)
-    if run is None:
-        return ""
-    base = results.accuracy(run.model, run.task)
-    sizes = {other.variant: row["parameters"] for other, row in results.of(plan) if other.model == run.model}
-    rows = [[f"{run.model} as it is", *_size(sizes, LIGHT, part), str(base or "–"), "", f"{BASE:.1f}", ""]]
-    variants = dict.fromkeys(other.variant for other in plan.runs if part in other.parts and other.variant != LIGHT)
-    for name in variants:
-        sample = results.accuracy(run.model, run.task, name)
-        difference = str(Difference.of(sample, base)) if sample and base else "–"
-        theirs = [f"{paper[name]:.1f}", f"{paper[name] - BASE:+.1f}".replace("-", "−")] if name in paper else ["–", ""]
-        rows.append([WORDS[name], *_size(sizes, name, part), str(sample or "–"), difference, *theirs])
-    columns = (f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
-    head = ("", *(["parameters"] if part == "table3" else []), *columns)
-    return f"## {part.replace('table', 'Table ')}: {PARTS[part]}\n\n" + _table(head, rows)
-
-
-def _size(sizes: dict[str, int], variant: str, part: str) -> list[str]:
-    """A cell for table 3, whose networks differ in their weights."""
-    if part != "table3":
-        return []
-    return [f"{sizes[variant] / 1e6:.2f} M" if variant in sizes else "–"]
-
-
-def _table2(plan: Plan, results: Results) -> str:
-    return _varied(plan, results, "table2", {name: top1 for name, (_, top1) in HYPERPARAMETERS.items()})
-
-
-def _table3(plan: Plan, results: Results) -> str:
-    table = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
-    if not table:
-        return ""
-    told = "The paper does not tell ε: CRATE-B at 224 pixels has the operators' default here"
-    if plan.scale == "full":
-        return f"{table}\n\n{told}."
-    kappa = OURS["softmax_step"]["compress_args"]["kappa"]
-    return (
-        f"{table}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
-        f" Y is LN Z, and κ = {kappa:g} in the row that names it."
-    )
-
-
-def _strong(plan: Plan, results: Results) -> str:
-    runs = [run for run in plan.runs if run.variant == STRONG]
-    if not runs:
-        return ""
-    rows = []
-    for model in dict.fromkeys(run.model for run in runs):
-        run = next(run for run in runs if run.model == model)
-        light, strong = results.accuracy(model, run.task), results.accuracy(model, run.task, STRONG)
-        base = next((other.recipe for other in plan.runs if other.model == model), run.recipe)
-        changed = "; ".join(
-            line for line in differences(base, replace(run.recipe, seed=base.seed)) if "name" not in line
-        )
-        rows.append([model, str(light or "–"), str(strong or "–"), changed])
-    return f"## {PARTS['strong'].capitalize()}\n\n" + _table(
-        ("", "the paper's settings", "strong recipe", "what differs"), rows
-    )
 
 
 def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
@@ -350,7 +231,7 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             rows.append([f"{name}: R^c, unit", *(f"{value:.0f}" for value in curve["Rc"])])
             rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
     head = ["layer", *map(str, range(1, max(map(len, rows))))]
-    lines.append(_table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
+    lines.append(table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
     return "\n\n".join(lines)
 
 
@@ -391,7 +272,7 @@ def _audit(plan: Plan, results: Results) -> str:
             cosine = f"{found['gradient_cosine'][i]:+.3f}".replace("-", "−")
             rows.append([str(i + 1), verdict, *fresh, cosine])
         head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", "cosine with −∇R^c")
-        return f"## {PARTS['audit'].capitalize()} ({model})\n\n{_table(head, rows)}\n\n{AUDITED}"
+        return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
     return ""
 
 
