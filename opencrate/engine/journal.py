@@ -1,8 +1,8 @@
 """What a run tells: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
 
 import json
+import math
 import time
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from ..measures import LayerTable
 from .stepping import Outcome
 
-__all__ = ["Journal", "Window", "plain_numbers"]
+__all__ = ["Journal", "Relapse", "Window", "plain_numbers"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
 COLUMNS = 100  # of the table of layers, at most
 TOGETHER = 12  # layers side by side, at most
+LEARNED, NOTHING = 0.2, 0.01  # nats below the loss of guessing
 
 
 class Journal:
@@ -146,7 +147,7 @@ def plain_numbers(values: Any) -> Any:
         return {name: plain_numbers(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return [plain_numbers(value) for value in values]
-    return None if isinstance(values, float) and not isfinite(values) else values
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def _keep_until(metrics: Path, step: int) -> None:
@@ -171,6 +172,30 @@ def _tensorboard(directory: Path, step: int) -> Any:
     except ImportError:
         return None
     return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)
+
+
+class Relapse:
+    """Notices a network that has lost what it had learned: it guesses, by the loss of an epoch, and did not before."""
+
+    def __init__(self, classes: int) -> None:
+        self.guessing = math.log(classes)
+        self.lowest, self.losses = math.inf, list[float]()
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.finite:
+            self.losses.append(outcome.loss)
+
+    def end_epoch(self) -> tuple[float, float] | None:
+        """The loss of the epoch and the lowest before it, in the first epoch of which that is true."""
+        if not self.losses:
+            return None
+        loss, self.losses = sum(self.losses) / len(self.losses), []
+        learned = self.lowest < self.guessing - LEARNED
+        if learned and loss > self.guessing - NOTHING:
+            found, self.lowest = (loss, self.lowest), math.inf
+            return found
+        self.lowest = min(self.lowest, loss)
+        return None
 
 
 class Window:

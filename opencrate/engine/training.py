@@ -32,7 +32,7 @@ from .building import build_model, build_optimizer, build_schedule, compile_mode
 from .checkpoints import Checkpoints, random_states, restore_random_states, seed_process
 from .evaluation import BATCH, evaluate
 from .folder import RunFolder
-from .journal import Journal, Window
+from .journal import Journal, Relapse, Window
 from .objective import Regularised
 from .options import Options
 from .stepping import Outcome, Stepper
@@ -85,6 +85,7 @@ class Training:
         self.schedule = build_schedule(recipe, self.optimizer, self.steps_per_epoch)
         self.stepper = Stepper(trained, self.optimizer, recipe, split, world)
         self.checkpoints = Checkpoints(folder.checkpoints)
+        self.relapse = Relapse(recipe.data.num_classes)
         self.step = self.bad_steps = self.skipped = 0
         self.seconds = self.start_up = 0.0
         self.best: dict[str, Any] = {}
@@ -145,6 +146,7 @@ class Training:
         for _ in range(start, self.steps_per_epoch):
             outcome = self._step(batches)
             window.add(outcome, self.split.batch)
+            self.relapse.add(outcome)
             last = self.step == (epoch + 1) * self.steps_per_epoch
             if last and self.world.device.type == "cuda":
                 torch.cuda.synchronize()
@@ -205,6 +207,8 @@ class Training:
 
     def _end_epoch(self, epoch: int, stop: bool) -> None:
         final = epoch + 1 == self.recipe.schedule.epochs
+        if found := self.relapse.end_epoch():
+            self._tell_of_relapse(epoch + 1, *found)
         evaluated = final or (epoch + 1) % self.options.evaluate_epochs == 0
         if evaluated:
             self._evaluate(epoch)
@@ -215,6 +219,15 @@ class Training:
             self._save(epoch + 1 if keep else None)
         if stop and not final:
             raise Stopped(self.signal or signal.SIGTERM, self.step)
+
+    def _tell_of_relapse(self, epoch: int, loss: float, before: float) -> None:
+        self.journal.record("relapse", self.step, epoch=epoch, loss=loss, lowest=before)
+        if self.world.main:
+            log.warning(
+                "epoch %d: the network guesses, with a loss of %.3f, and had come to %.3f: a lower learning rate"
+                " (--optim.lr, %g now) may keep what it learns",
+                *(epoch, loss, before, self.recipe.optim.lr),
+            )
 
     def _evaluate(self, epoch: int) -> None:
         model = self.ema.module if self.ema else self.model

@@ -1,6 +1,7 @@
 """Bad luck and bad input, caused for real: what a user reads, and that nothing is lost."""
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from opencrate.data.resident import Resident
-from opencrate.engine import train
+from opencrate.engine import journal, train
 from opencrate.engine.checkpoints import Checkpoints
 from opencrate.engine.stepping import Stepper
 from tests.engine.test_killing import last_step, require_equal_runs
@@ -93,6 +94,26 @@ def test_a_full_disk_is_one_sentence_and_the_older_checkpoint_is_intact(tmp_path
         require_equal_runs(untouched, tmp_path / "run")
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypatch, caplog):
+    """Its pictures turn black after ten epochs: what it says of them is no better than a guess."""
+    normalise, calls = Resident.normalise, []
+
+    def blackened(self, images):
+        calls.append(len(images) == 144)
+        return normalise(self, images) * (0 if sum(calls) > 90 else 1)
+
+    monkeypatch.setattr(Resident, "normalise", blackened)
+    monkeypatch.setattr(journal, "LEARNED", 0.1)  # by then
+    recipe = small_recipe(probe=0, schedule={"epochs": 12}, optim={"lr": 3e-3})
+    train(recipe, small_options(tmp_path, evaluate_epochs=12))
+    (found,) = metrics(tmp_path, "relapse")
+    assert found["epoch"] == 11
+    assert found["lowest"] < math.log(10) - 0.1
+    assert found["loss"] > math.log(10) - 0.01
+    assert "epoch 11: the network guesses, with a loss of 2." in caplog.text
+    assert "a lower learning rate (--optim.lr, 0.003 now) may keep what it learns" in caplog.text
 
 
 def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypatch, caplog):

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import math
 import re
 import sys
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from opencrate.engine import journal as module
 from opencrate.engine import train
-from opencrate.engine.journal import Journal, Window, _small_table
+from opencrate.engine.journal import Journal, Relapse, Window, _small_table
 from opencrate.engine.stepping import Outcome
 from opencrate.measures import DEFINITIONS, LayerTable
 from tests.runs import interrupted_at, metrics, small_options, small_recipe
@@ -206,3 +207,30 @@ def test_whole_epochs_are_timed(tmp_path, monkeypatch):
     assert [(found["epoch"], found["step"]) for found in timed] == [(1, 9), (3, 27)]
     measured = {found["epoch"]: found["seconds"] for found in metrics(tmp_path, "layers")}
     assert all(found["seconds"] > measured[found["epoch"]] for found in timed)
+
+
+def outcomes(*losses):
+    return [Outcome(loss, None, stop=False, save=False) for loss in losses]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [
+        ([2.3, 2.2, 2.0, 1.9, 2.31, 2.31], {5: (2.31, 1.9)}),
+        ([2.4, 2.31, 2.305, 2.303], {}),
+        ([2.3, 2.15, 2.31], {}),
+        ([1.9, 2.2, 2.25, 2.2], {}),
+        ([2.0, 2.31, 2.0, 2.31], {2: (2.31, 2.0), 4: (2.31, 2.0)}),
+        ([2.0, math.nan, 2.31], {3: (2.31, 2.0)}),
+    ],
+    ids=["falls back", "never learned", "hardly learned", "worse, not guessing", "twice", "a bad epoch between"],
+)
+def test_a_relapse_is_noticed_once(epochs, told):
+    """Of ten classes, a guess has the loss 2.303."""
+    relapse, found = Relapse(10), {}
+    for number, loss in enumerate(epochs, 1):
+        for outcome in outcomes(loss - 0.2, loss + 0.2):
+            relapse.add(outcome)
+        if (lost := relapse.end_epoch()) is not None:
+            found[number] = pytest.approx(lost)
+    assert found == told
