@@ -49,7 +49,7 @@ class Progress:
 
     def started(self, run: Run) -> None:
         if self.bars:
-            self.tasks[run.key] = self.bars.add_task(run.key, total=None, left="")
+            self.tasks[run.key] = self.bars.add_task(run.key, total=run.recipe.schedule.epochs, left="")
 
     def ended(self, run: Run, row: dict[str, Any]) -> None:
         self.waiting.pop(run.key, None)
