@@ -189,42 +189,19 @@ def gradient_step(
     gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
     V = project(Z.double(), U.double())
     if V.shape[-2] < V.shape[-1]:  # the same with the smaller matrix: V (I + γVᵀV)⁻¹ = (I + γVVᵀ)⁻¹ V
-        residual = _Inverse.apply(_plus_identity(gamma * V @ V.mT)) @ V
+        residual = _inverse_of_one_plus(gamma * V @ V.mT) @ V
     else:
-        residual = V @ _Inverse.apply(_plus_identity(gamma * V.mT @ V))
+        residual = V @ _inverse_of_one_plus(gamma * V.mT @ V)
     return (Z - kappa * gamma * lift(residual, U.double())).to(Z.dtype)
 
 
-def _plus_identity(A: Tensor) -> Tensor:
-    return A + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+def _inverse_of_one_plus(A: Tensor) -> Tensor:
+    """(I + A)⁻¹, whose derivative is two products; that of a Cholesky factor is one triangular system after another.
 
-
-class _Inverse(torch.autograd.Function):
-    """A⁻¹ of positive definite matrices, with dA⁻¹ = −A⁻¹ dA A⁻¹.
-
-    Autograd would take the derivative of the Cholesky factors, by one triangular system after another. The objective's
-    own gradient does, and in two rounds: it is for tokens of any size, this one for those that leave a LayerNorm.
+    The objective's own gradient takes such factors, and in two rounds: it is for tokens of any size, this one for those
+    that leave a LayerNorm.
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(A: Tensor) -> Tensor:
-        return torch.cholesky_inverse(torch.linalg.cholesky_ex(A).L)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-
-        ctx.save_for_forward(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (inverse,) = ctx.saved_tensors
-        result: Tensor = -inverse @ gradient @ inverse
-        return result
-
-    jvp = backward  # symmetric, so both are −A⁻¹ · A⁻¹
+    return torch.linalg.inv_ex(A + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)).inverse
 
 
 @register
