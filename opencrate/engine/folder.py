@@ -30,7 +30,7 @@ class RunFolder:
         self.path = path
         self.checkpoints, self.best, self.model = path / "checkpoints", path / "best", path / "model"
         self.recipe, self.record, self.result = path / "recipe.yaml", path / "run.json", path / "result.json"
-        self.metrics, self.tensorboard = path / "metrics.jsonl", path / "tensorboard"
+        self.metrics, self.tensorboard, self.lock = path / "metrics.jsonl", path / "tensorboard", path / ".lock"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -38,7 +38,7 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file: a run needs a folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(self.path / ".lock")
+        lock = filelock.FileLock(self.lock)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout as error:

@@ -226,7 +226,10 @@ class Training:
             log.warning(
                 "epoch %d: the network guesses, with a loss of %.3f, and had come to %.3f: a lower learning rate"
                 " (--optim.lr, %g now) may keep what it learns",
-                *(epoch, loss, before, self.recipe.optim.lr),
+                epoch,
+                loss,
+                before,
+                self.recipe.optim.lr,
             )
 
     def _evaluate(self, epoch: int) -> None:

@@ -17,7 +17,7 @@ from ..measures import DEFINITIONS
 from .plan import LIGHT, STRONG, Plan
 from .results import Results, Sample
 
-__all__ = ["Claim", "Difference", "claims", "pairs_of"]
+__all__ = ["WORDS", "Claim", "Difference", "claims", "pairs_of", "signed"]
 
 Verdict = Literal["holds", "in part", "does not hold", "open", "not run", "not testable here"]
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # 97.5 % quantiles for 1, 2, … degrees
@@ -91,8 +91,13 @@ class Difference:
         return 1 if low > 0 else -1 if high < 0 else 0
 
     def __str__(self) -> str:
-        mean, error = f"{self.mean:+.2f}".replace("-", "−"), "" if self.error is None else f" ± {self.error:.2f}"
-        return mean + error + (", one seed" if self.one_seed else "")
+        error = "" if self.error is None else f" ± {self.error:.2f}"
+        return signed(self.mean, 2) + error + (", one seed" if self.one_seed else "")
+
+
+def signed(value: float, digits: int) -> str:
+    """With a sign in any case, and a minus that can be read."""
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def claims(plan: Plan, results: Results) -> Iterator[Claim]:
@@ -255,10 +260,8 @@ def _last_layer(layers: list[Layers]) -> tuple[Verdict, str]:
     rises = [curve[-1] - curve[-2] for curve in curves]
     before = [max([0.0, *(b - a for a, b in pairwise(curve[:-1]))]) for curve in curves]
     shown = sum(rise > max(LEVEL, earlier) for rise, earlier in zip(rises, before, strict=True))
-    each = ", ".join(f"{rise:+.3f} ({max(earlier, 0.0):.3f})" for rise, earlier in zip(rises, before, strict=True))
-    told = f"so in {shown} of {len(curves)}: the fraction's rise there, and the largest before it: {each}".replace(
-        "-", "−"
-    )
+    each = ", ".join(f"{signed(rise, 3)} ({earlier:.3f})" for rise, earlier in zip(rises, before, strict=True))
+    told = f"so in {shown} of {len(curves)}: the fraction's rise there, and the largest before it: {each}"
     return "holds" if shown == len(curves) else "in part" if shown else "does not hold", told
 
 
@@ -302,5 +305,5 @@ def _incoherent(plan: Plan, results: Results) -> Claim:
 
 def _range(falls: list[float]) -> str:
     """Falls as changes, in per cent: "−28 %", or "−28 … −31 %" over seeds and sizes."""
-    low, high = (f"{round(-100 * fall):+d}".replace("-", "−") for fall in (min(falls), max(falls)))
+    low, high = (signed(round(-100 * fall), 0) for fall in (min(falls), max(falls)))
     return f"{low} %" if low == high else f"{low} … {high} %"

@@ -11,7 +11,7 @@ from ..analysis import figures
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
-from .claims import claims
+from .claims import claims, signed
 from .performing import FIGURES
 from .plan import LIGHT, PARTS, Plan
 from .progress import duration
@@ -189,9 +189,8 @@ def _claims(plan: Plan, results: Results) -> str:
 
 def _beside_vits() -> str:
     values = PAPER["ImageNet"]
-    tiny, base = values["CRATE-T"] - values["ViT-T"], values["CRATE-B"] - values["ViT-S"]
-    told = f"On ImageNet the paper's CRATE-T is {tiny:+.1f} points from ViT-T, its CRATE-B {base:+.1f} from ViT-S."
-    return told.replace("-T is -", "-T is −").replace("-B -", "-B −")
+    tiny, base = (signed(values[crate] - values[vit], 1) for crate, vit in (("CRATE-T", "ViT-T"), ("CRATE-B", "ViT-S")))
+    return f"On ImageNet the paper's CRATE-T is {tiny} points from ViT-T, its CRATE-B {base} from ViT-S."
 
 
 def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
@@ -266,11 +265,10 @@ def _audit(plan: Plan, results: Results) -> str:
         rows = []
         for i, verdict in enumerate(found["verdicts"]):
             fresh = [
-                f"{100 * found['untrained'][half][i]:+.1f} %".replace("-", "−") if "untrained" in found else "–"
+                f"{signed(100 * found['untrained'][half][i], 1)} %" if "untrained" in found else "–"
                 for half in ("compress", "sparsify")
             ]
-            cosine = f"{found['gradient_cosine'][i]:+.3f}".replace("-", "−")
-            rows.append([str(i + 1), verdict, *fresh, cosine])
+            rows.append([str(i + 1), verdict, *fresh, signed(found["gradient_cosine"][i], 3)])
         head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", "cosine with −∇R^c")
         return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
     return ""

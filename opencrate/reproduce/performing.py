@@ -42,7 +42,7 @@ __all__ = ["FAREWELL", "LOG", "Place", "perform"]
 log = logging.getLogger("opencrate")
 
 RUNS, FIGURES, UNKNOWN = "runs", "figures", "unknown"
-LOG, START, LOCK = "log.txt", "start.sha256", ".lock"  # of a run: what it printed, of which weights it was made
+LOG, START = "log.txt", "start.sha256"  # of a run: what it printed, and of which weights it was made
 FAREWELL = 120  # seconds that a process has to save a checkpoint
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
@@ -118,7 +118,7 @@ def _made(folder: Path) -> dict[str, Any]:
 
 def _wait_for_its_last_process(folder: Path) -> None:
     """If a command was killed, its process may still be about to save this run."""
-    with suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=FAREWELL):
+    with suppress(filelock.Timeout), filelock.FileLock(RunFolder(folder).lock, timeout=FAREWELL):
         pass
 
 
@@ -135,7 +135,7 @@ def _clear_another(folder: Path, recipe: Recipe) -> None:
             for inside in sorted(folder.iterdir(), key=lambda inside: inside == file):
                 if inside.is_dir():
                     shutil.rmtree(inside)
-                elif inside.name not in (LOG, LOCK):
+                elif inside not in (folder / LOG, RunFolder(folder).lock):
                     inside.unlink()
         else:
             write_atomically(file, recipe_text(recipe))

@@ -18,7 +18,7 @@ from ..operators import COMPRESSIONS, SPARSIFICATIONS
 from ..recipes import Model, Recipe
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 
-__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "REAL", "STRONG", "Plan", "Run", "Scale", "plan_of"]
+__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "REAL", "STRONG", "Plan", "Run", "Scale", "counted", "plan_of"]
 
 PARTS = {
     "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
@@ -93,11 +93,7 @@ class Plan:
             parts = ", ".join(part for part in PARTS if part in run.parts)
             epochs, mark = run.recipe.schedule.epochs, "  done" if run.key in done else ""
             lines.append(f"{run.key:<{width}}  {epochs:>4} epoch{'s' * (epochs > 1)}  {parts}{mark}")
-        there = sum(run.key in done for run in self.runs)
-        lines.append(
-            f"{len(self.runs)} runs" + (f", of which {there} {'is' if there == 1 else 'are'} done" * bool(there))
-        )
-        return "\n".join(lines)
+        return "\n".join([*lines, counted(len(self.runs), sum(run.key in done for run in self.runs))])
 
     def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
         """The runs of these parts with a key that matches, and those that they start from; all where none is given."""
@@ -115,6 +111,12 @@ class Plan:
         chosen |= {run.start for run in self.runs if run.key in chosen and run.start}
         kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in chosen)
         return replace(self, runs=tuple(kept))
+
+
+def counted(runs: int, done: int) -> str:
+    """ "4 runs, of which 1 is done"."""
+    total = f"{runs} run{'s' * (runs > 1)}"
+    return f"{total}, of which {done} {'is' if done == 1 else 'are'} done" if done else total
 
 
 @dataclass(frozen=True)

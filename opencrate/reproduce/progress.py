@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
 from .performing import Place
-from .plan import Plan, Run
+from .plan import Plan, Run, counted
 from .results import Results
 
 __all__ = ["Progress", "duration"]
@@ -30,9 +30,7 @@ class Progress:
         self.known = [(run.model, row["seconds"] / row["epochs"]) for run, row in results.of(plan) if "seconds" in row]
         done, finished = self.total - len(waiting), results.done(plan)
         again = sum(run.key in finished for run in waiting)
-        told = f"{self.total} run{'s' * (self.total > 1)}"
-        if finished:
-            told += f", of which {len(finished)} {'is' if len(finished) == 1 else 'are'} done"
+        told = counted(self.total, len(finished))
         if again:
             told += f"; {again} of them trained again, for others start from their networks, which are gone"
         self._say(f"{plan.scale}: {told}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ..recipes import differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
-from .claims import WORDS, Difference
+from .claims import WORDS, Difference, signed
 from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
 from .results import Results
 
@@ -82,7 +82,7 @@ def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) ->
     for name in variants:
         sample = results.accuracy(run.model, run.task, name)
         difference = str(Difference.of(sample, base)) if sample and base else "–"
-        theirs = [f"{paper[name]:.1f}", f"{paper[name] - BASE:+.1f}".replace("-", "−")] if name in paper else ["–", ""]
+        theirs = [f"{paper[name]:.1f}", signed(paper[name] - BASE, 1)] if name in paper else ["–", ""]
         rows.append([WORDS[name], *_size(sizes, name, part), str(sample or "–"), difference, *theirs])
     columns = (f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
     head = ("", *(["parameters"] if part == "table3" else []), *columns)
@@ -101,15 +101,15 @@ def table2(plan: Plan, results: Results) -> str:
 
 
 def table3(plan: Plan, results: Results) -> str:
-    table = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
-    if not table:
+    rows = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
+    if not rows:
         return ""
     told = "The paper does not tell ε: CRATE-B at 224 pixels has the operators' default here"
     if plan.scale == "full":
-        return f"{table}\n\n{told}."
+        return f"{rows}\n\n{told}."
     kappa = OURS["softmax_step"]["compress_args"]["kappa"]
     return (
-        f"{table}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
+        f"{rows}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
         f" Y is LN Z, and κ = {kappa:g} in the row that names it."
     )
 
@@ -121,12 +121,10 @@ def strong(plan: Plan, results: Results) -> str:
     rows = []
     for model in dict.fromkeys(run.model for run in runs):
         run = next(run for run in runs if run.model == model)
-        light, strong = results.accuracy(model, run.task), results.accuracy(model, run.task, STRONG)
-        base = next((other.recipe for other in plan.runs if other.model == model), run.recipe)
-        changed = "; ".join(
-            line for line in differences(base, replace(run.recipe, seed=base.seed)) if "name" not in line
-        )
-        rows.append([model, str(light or "–"), str(strong or "–"), changed])
+        base = next(other.recipe for other in plan.runs if other.model == model)
+        found = (results.accuracy(model, run.task, variant) for variant in (LIGHT, STRONG))
+        changed = "; ".join(differences(base, replace(run.recipe, seed=base.seed)))
+        rows.append([model, *(str(sample or "–") for sample in found), changed])
     return f"## {PARTS['strong'].capitalize()}\n\n" + table(
         ("", "the paper's settings", "strong recipe", "what differs"), rows
     )
