@@ -238,6 +238,21 @@ def test_gpu_agrees_with_cpu(dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("half", "operator"),
+    [("compress", name) for name in sorted(opencrate.operators.COMPRESSIONS)]
+    + [("sparsify", name) for name in sorted(opencrate.operators.SPARSIFICATIONS)],
+)
+def test_gpu_has_the_gradients_of_cpu_with_every_operator(half, operator):
+    model, images, found = small(dtype=torch.float64, **{half: operator}), random(4, 3, 16, 16), []
+    for device in ("cpu", "cuda"):
+        logits = model.to(device)(images.to(device))
+        gradients = torch.autograd.grad(logits.square().sum(), list(model.parameters()))
+        found.append([tensor.cpu() for tensor in (logits, *gradients)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["crate_tiny_patch16_224", "crate_small_patch16_224"])
 def test_gpu_training_step_in_bf16(name):
     model = timm.create_model(name, num_classes=10).cuda()
