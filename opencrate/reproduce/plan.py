@@ -5,7 +5,7 @@ compared. Which recipes a plan is made of is in `scales`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any, cast
 
@@ -133,6 +133,7 @@ class Scale:
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
+        apart: the networks that `second` does not train, and what does.
         once: runs, as MODEL/VARIANT, that the first seed has to do for.
     """
 
@@ -146,6 +147,7 @@ class Scale:
     ablated: str
     seeds: int
     samples: int
+    apart: dict[str, Recipe] = field(default_factory=dict)
     once: tuple[str, ...] = ()
 
 
@@ -166,7 +168,8 @@ def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
     if label == scale.ablated:
         parts |= {"table2", "table3"} | (set(LOOKS) if seed == 0 else set())
     scratch = Run(label, first, _recipe(scale.first, scale.models[label], seed), frozenset(parts))
-    other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
+    there = scale.apart.get(label, scale.second)
+    other = Run(label, second, _recipe(there, scale.models[label], seed), frozenset({"table1"}))
     yield from (scratch, _tuned(scale, scratch, scale.second), other, _tuned(scale, other, scale.first))
 
 

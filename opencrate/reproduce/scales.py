@@ -81,6 +81,7 @@ def _small(data: Mapping[str, str]) -> Plan:
     tiny, base = (
         replace(RECIPES[f"cifar10_{size}_strong"](), data=cifar10, definition="unit") for size in ("tiny", "base")
     )
+    brief = replace(second, data=fashion, schedule=BRIEF)
     return plan_of(
         Scale(
             name="small",
@@ -94,12 +95,14 @@ def _small(data: Mapping[str, str]) -> Plan:
                 "ViT-S": Model("vit_small_patch16_224", patch_size=4),
             },
             first=replace(first, data=cifar10),
-            second=replace(second, data=fashion, schedule=BRIEF),
+            second=brief,
             tuned=replace(FINETUNING["fashion_mnist"](), definition="unit", schedule=BRIEF),
             strong={"CRATE-T": tiny, "ViT-T": tiny, "CRATE-B": base},
             ablated="CRATE-T",
             seeds=3,
             samples=500,
+            # With one epoch of warm-up and the others' learning rate it falls back to guessing (docs/LOG.md).
+            apart={"CRATE-B": replace(brief, optim=replace(brief.optim, lr=1.2e-4))},
             # As in the paper, one seed has to do for settings and operators that no claim is about.
             once=("CRATE-B/strong", *(f"CRATE-T/{name}" for name in (*HYPERPARAMETERS, *OURS) if name != "eta_0.5")),
         )

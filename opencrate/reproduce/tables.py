@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..recipes import differences
+from ..recipes import Recipe, differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .claims import WORDS, Difference, signed
-from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan
+from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan, Run
 from .results import Results
 
 __all__ = ["PAPER", "strong", "table", "table1", "table2", "table3"]
@@ -66,9 +66,21 @@ def table1(plan: Plan, results: Results) -> str:
         + table(["", *models], rows)
         + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it."
         + (" ViT-T+ is a ViT of CRATE-S's size: ViT-S with tokens of dimension 288." if "ViT-T+" in models else "")
+        + _apart(runs)
         + " The paper's:\n\n"
         + table(["", *columns], paper)
     )
+
+
+def _apart(runs: list[Run]) -> str:
+    """Networks whose settings are not those of the others on the same pictures."""
+    first, told = dict[str, Recipe](), list[str]()
+    for run in runs:
+        base = first.setdefault(run.task, run.recipe)
+        changed = differences(base, replace(run.recipe, model=base.model, seed=base.seed))
+        if changed and run.recipe.seed == base.seed:
+            told.append(f" {run.model} on {run.task} has {'; '.join(changed)}.")
+    return "".join(told)
 
 
 def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from opencrate.reproduce.document import write_document
 from opencrate.reproduce.plan import PARTS, Plan
 from opencrate.reproduce.results import Results
 from opencrate.reproduce.scales import plan_for
+from opencrate.reproduce.tables import table1
 
 from .filling import curve, filled, layers, row_of
 
@@ -155,6 +156,13 @@ def test_table_1_beside_the_papers(text):
     sizes = [f"{millions} M" for millions in ["6.09", "13.12", "22.80", "77.64", "5.72", "22.05"]]
     assert paper[:2] == [["", *MODELS], ["parameters", *sizes]]
     assert paper[2:] == [[task, *values.split()] for task, values in TABLE_1.items()]
+
+
+@pytest.mark.parametrize(("scale", "told"), [("small", 1), ("smoke", 0), ("full", 0)])
+def test_table_1_tells_of_other_settings(tmp_path, scale, told):
+    text = table1(plan_for(scale, {}), Results(tmp_path / "results.json", scale))
+    assert text.count(" has optim.") == told
+    assert text.count("CRATE-B on Fashion-MNIST has optim.lr 0.00024 → 0.00012.") == told
 
 
 def test_reassessed_labels_have_a_row_of_their_own(tmp_path, drawn):
