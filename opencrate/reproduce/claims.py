@@ -304,6 +304,6 @@ def _incoherent(plan: Plan, results: Results) -> Claim:
 
 
 def _range(falls: list[float]) -> str:
-    """Falls as changes, in per cent: "−28 %", or "−28 … −31 %" over seeds and sizes."""
-    low, high = (signed(round(-100 * fall), 0) for fall in (min(falls), max(falls)))
+    """Falls as changes, in per cent: "−28 %", or "−28 … −31 %" over seeds and sizes, the larger change last."""
+    low, high = (signed(round(-100 * fall), 0) for fall in sorted((min(falls), max(falls)), key=abs))
     return f"{low} %" if low == high else f"{low} … {high} %"

@@ -13,7 +13,7 @@ from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
 from .claims import claims, signed
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, Plan
+from .plan import LIGHT, PARTS, Plan, Run
 from .progress import duration
 from .results import Results
 from .tables import PAPER, strong, table, table1, table2, table3
@@ -289,15 +289,22 @@ def _state(plan: Plan, results: Results, folder: Path) -> str:
     table = results.file.with_suffix(".csv").relative_to(folder).as_posix()
     told = f"Revisions {', '.join(revisions)}{changed}; [results.csv]({table}) has every run with its seed and time."
     lines.append(told if done else "No run is done.")
-    for task in dict.fromkeys(run.task for run, _ in done):
-        forms = sorted({row.get("pictures", "unknown") for run, row in done if run.task == task})
-        several = ", which may not be the same" if len(forms) > 1 else ""
-        lines.append(f"The pictures of {task}: {', '.join(forms)}{several}.")
+    if done:
+        lines.append(_forms(done))
     if failed:
         lines.append("Runs that failed:\n\n" + "\n".join(f"- `{key}`: {error}" for key, error in failed.items()))
     if missing:
         lines.append(f"Not run yet: {len(missing)} of {len(plan.runs)} runs, `{missing[0]}` the first.")
     return "\n\n".join(lines)
+
+
+def _forms(done: list[tuple[Run, dict[str, Any]]]) -> str:
+    """As what the pictures of every set lay there: JPEG files are not the original ones."""
+    forms = dict[str, set[str]]()
+    for run, row in done:
+        forms.setdefault(run.task.rpartition(" → ")[2], set()).add(row.get("pictures", "unknown"))
+    told = (f"{name} {' and '.join(sorted(of))}{', maybe not the same' * (len(of) > 1)}" for name, of in forms.items())
+    return f"Pictures, by the names that `--data.name` has for their forms: {'; '.join(told)}."
 
 
 def _short(revision: str | None) -> str:

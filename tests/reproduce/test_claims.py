@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from opencrate.measures import DEFINITIONS
-from opencrate.reproduce.claims import Difference, claims, pairs_of
+from opencrate.reproduce.claims import Difference, _range, claims, pairs_of
 from opencrate.reproduce.plan import Plan
 from opencrate.reproduce.results import Sample
 from opencrate.reproduce.scales import plan_for
@@ -239,6 +239,14 @@ def test_rates_by_layer(tmp_path, found, verdict, evidence):
     assert claim.verdict == verdict
     assert evidence in claim.evidence
     assert [name in claim.evidence for name in DEFINITIONS] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("falls", "told"),
+    [((0.28, 0.31), "−28 … −31 %"), ((-0.04, -0.05), "+4 … +5 %"), ((0.29, -0.12), "+12 … −29 %"), ((0.2,), "−20 %")],
+)
+def test_a_range_ends_with_the_larger_change(falls, told):
+    assert _range(list(falls)) == _range(list(reversed(falls))) == told
 
 
 def test_every_seed_and_size_counts(tmp_path):

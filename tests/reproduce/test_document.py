@@ -330,6 +330,13 @@ def test_what_a_person_noticed_is_in_it(out, tmp_path, drawn):
     assert f"\n\n{words}\n\n## What made this" in file.read_text(encoding="utf-8")
 
 
+def test_the_forms_of_the_pictures_are_told_by_set(tmp_path, drawn):
+    forms = {"digits": "idx", "digits → digits again": "folder"}
+    results = filled(PLAN, tmp_path, lambda run: (row(run) or {}) | {"pictures": forms.get(run.task, "packed")})
+    text = write_document(PLAN, results, tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert ": digits idx and packed, maybe not the same; digits again folder and packed, maybe not the same." in text
+
+
 def test_the_same_results_give_the_same_bytes(out, text):
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     write_document(PLAN, Results(out / "results.json", "smoke"), out, out)
