@@ -97,14 +97,18 @@ def _small(data: Mapping[str, str]) -> Plan:
             first=replace(first, data=cifar10),
             second=brief,
             tuned=replace(FINETUNING["fashion_mnist"](), definition="unit", schedule=BRIEF),
-            strong={"CRATE-T": tiny, "ViT-T": tiny, "CRATE-B": base},
+            strong={"CRATE-T": tiny, "ViT-T": tiny, "CRATE-B": base, "ViT-S": base},
             ablated="CRATE-T",
             seeds=3,
             samples=500,
             # With one epoch of warm-up and the others' learning rate it falls back to guessing (docs/LOG.md).
             apart={"CRATE-B": replace(brief, optim=replace(brief.optim, lr=1.2e-4))},
             # As in the paper, one seed has to do for settings and operators that no claim is about.
-            once=("CRATE-B/strong", *(f"CRATE-T/{name}" for name in (*HYPERPARAMETERS, *OURS) if name != "eta_0.5")),
+            once=(
+                "CRATE-B/strong",
+                "ViT-S/strong",
+                *(f"CRATE-T/{name}" for name in (*HYPERPARAMETERS, *OURS) if name != "eta_0.5"),
+            ),
         )
     )
 

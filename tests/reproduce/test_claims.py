@@ -130,7 +130,7 @@ def test_beside_a_vit_of_its_size(tmp_path, variant, vit, verdict):
     accuracies = {("CRATE-T", variant): BASE, ("ViT-T", variant): (vit, vit + 0.2, vit - 0.2)}
     start = "a CRATE comes close to a ViT of its size (a point behind at most), with "
     claim = judged(tmp_path, start + words, accuracies)
-    assert claim.evidence.endswith("; 1 of 3 sizes have run" if variant == "light" else ")")
+    assert claim.evidence.endswith(f"; 1 of {3 if variant == 'light' else 2} sizes have run")
     assert claim.verdict == verdict
     assert claim.evidence.startswith(f"CRATE-T 80.00 ± 0.20, ViT-T {vit:.2f} ± 0.20 (")
 
