@@ -11,12 +11,14 @@ from ..analysis import figures
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
-from .claims import claims, signed
+from .claims import claims
+from .comparing import signed
+from .depth import COLUMNS, depth_rows, opened
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, Plan, Run
+from .plan import LIGHT, PARTS, STRONG, Plan, Run
 from .progress import duration
 from .results import Results
-from .tables import PAPER, strong, table, table1, table2, table3
+from .tables import strong, table, table1, table2, table3
 
 __all__ = ["require_kept", "write_document"]
 
@@ -24,10 +26,25 @@ NAME, NOTES = "RESULTS.md", "notes.md"
 SMOKE = (
     "**This scale shows that all of it runs. Its networks have hardly been trained, and say nothing of the paper.** "
 )
+JUDGED = (
+    "What is said of accuracies *holds* or *does not hold* if the 95 % interval of the difference over the seeds says"
+    " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a network of it has"
+    " not run. The number after ± is the difference's standard error; of one seed, that of the share of right answers"
+    " on so many pictures, and what another seed would give is not in it. What is close is our choice.",
+    "What is said of layers *holds* if every network that was opened shows it, and *in part* if it does by some of the"
+    " measures named or, of the last layer, in some networks. R^c and the non-zero fraction have to change by a tenth"
+    " at least, R^c from the first layer and from the second; by training, by a tenth more than in an untrained"
+    " network of the same size, of which there is one. The last layer has to rise by more than 0.02 of all entries,"
+    " and more than any before it.",
+    "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
+    " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
+)
 AUDITED = (
-    "R^c has ε = 0.1; at unit length, every token is divided by its own. The LASSO is that of the layer's ISTA step,"
+    "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
+    " projected tokens. The LASSO is that of the layer's ISTA step,"
     " beside its start, relu Y, and beside the code 0, with Y = LN Z. The cosine is between what attention adds to the"
-    " tokens and −∇R^c at Y. Untrained is one fresh network."
+    " tokens and −∇R^c at Y, as it is. Untrained is one fresh network. *Yes* would be a clear improvement of both"
+    " halves, and a LASSO below that of the code 0."
 )
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
 
@@ -43,6 +60,7 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
     sections = [
         _heading(plan, results),
         _claims(plan, results),
+        _notes(beside),
         table1(plan, results),
         table2(plan, results),
         table3(plan, results),
@@ -51,7 +69,6 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
         _epochs(plan, results, pictures),
         _looked(plan, results, out, pictures),
         _audit(plan, results),
-        _notes(beside),
         _state(plan, results, folder),
     ]
     text = "\n\n".join(section for section in sections if section) + "\n"
@@ -114,7 +131,7 @@ def _heading(plan: Plan, results: Results) -> str:
     return (
         "# Results\n\n"
         f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them: no number"
-        " but those of the notes, if there are any, was written by hand.\n\n"
+        " but the paper's and those of the notes, if there are any, was written by hand.\n\n"
         f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
         f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
@@ -126,8 +143,8 @@ def _missing(plan: Plan, results: Results) -> str:
     """How many runs every part still waits for."""
     waiting = [run for run in plan.runs if "top1" not in results.rows.get(run.key, {})]
     counts = ((part, sum(part in run.parts for run in waiting)) for part in PARTS)
-    told = ", ".join(f"{count} of {part}" for part, count in counts if count)
-    return f" **Still to be run: {told}.**" if told else ""
+    told = ", ".join(f"{count} for {part}" for part, count in counts if count)
+    return f" **Still to be run: {len(waiting)} ({told}).**" if told else ""
 
 
 def _settings(plan: Plan) -> str:
@@ -137,7 +154,8 @@ def _settings(plan: Plan) -> str:
     return (
         f"The paper's settings are here {light.optim.name.capitalize()} with learning rate {light.optim.lr:g} and"
         f" weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch} ({paper.optim.batch} in the"
-        f" paper), {light.schedule.epochs} epochs ({paper.schedule.epochs}). ViTs have those of CRATE."
+        f" paper), {light.schedule.epochs} epochs ({paper.schedule.epochs}), pictures of"
+        f" {light.data.size} pixels ({paper.data.size}). ViTs have those of CRATE."
     )
 
 
@@ -173,24 +191,8 @@ def _time(done: list[dict[str, Any]]) -> str:
 
 def _claims(plan: Plan, results: Results) -> str:
     rows = ((claim.text, f"**{claim.verdict}**", claim.evidence) for claim in claims(plan, results))
-    return (
-        "## What holds\n\n"
-        + table(("claim", "at this scale", "evidence"), rows)
-        + "\n\nA claim about accuracies *holds* or *does not hold* if the 95 % interval of the difference over the"
-        " seeds says so, by Student's t with Welch's degrees of freedom, and is *open* in between; the number after ±"
-        " is the difference's standard error. Of one seed it is that of the share of right answers on so many pictures,"
-        f" and what another seed would give is not in it. {_beside_vits()} What layers do holds if every network that"
-        " was opened shows it: R^c and the non-zero fraction change by a tenth at least, R^c from the first layer and"
-        " from the second, and the last layer rises by more than 0.02 of all entries and more than any before it. *In"
-        " part*: by some definitions of R^c only (docs/NOTATION.md has them), in some networks, or by less than a tenth"
-        " beyond an untrained one, which is one fresh network of each size."
-    )
-
-
-def _beside_vits() -> str:
-    values = PAPER["ImageNet"]
-    tiny, base = (signed(values[crate] - values[vit], 1) for crate, vit in (("CRATE-T", "ViT-T"), ("CRATE-B", "ViT-S")))
-    return f"On ImageNet the paper's CRATE-T is {tiny} points from ViT-T, its CRATE-B {base} from ViT-S."
+    rules = "\n".join(f"- {rule}" for rule in JUDGED)
+    return f"## What holds\n\n{table(('claim', 'at this scale', 'evidence'), rows)}\n\n{rules}"
 
 
 def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
@@ -199,10 +201,10 @@ def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
     return LayerTable(DEFINITIONS[definition], values["samples"], tuple(rows))
 
 
-def _opened(plan: Plan, results: Results, look: str) -> Iterator[tuple[str, Any]]:
-    """What was seen in the network of every size, first seed, trained with the paper's settings."""
+def _opened(plan: Plan, results: Results, look: str, variant: str = LIGHT) -> Iterator[tuple[str, Any]]:
+    """What was seen in the network of every size, first seed, by the paper's settings or another recipe."""
     for run, row in results.of(plan):
-        if run.variant == LIGHT and run.start is None and run.recipe.seed == 0 and look in row.get("looks", {}):
+        if run.variant == variant and run.start is None and run.recipe.seed == 0 and look in row.get("looks", {}):
             yield run.model, row["looks"][look]
 
 
@@ -217,11 +219,13 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
         lines.append(
             pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", f"{model}, by the definition {name}")
         )
-    if len(found) > 1:
-        sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in found.items()}
-        lines.append(
-            pictures.draw(figures.layer_curves(sizes, "all sizes"), "layers_sizes", "All sizes, by the definition unit")
-        )
+    strong = dict(_opened(plan, results, "fig3", STRONG))
+    for title, name, seen in (("all sizes", "sizes", found), ("with our strong recipe", "strong", strong)):
+        if len(seen) > (name == "sizes"):
+            sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in seen.items()}
+            words = f"{title.capitalize()}, by the definition unit"
+            lines.append(pictures.draw(figures.layer_curves(sizes, title), f"layers_{name}", words))
+    lines.append("Of the first seed:")
     rows = []
     for label, values in found.items():
         for which in ("untrained", "validation"):
@@ -231,6 +235,11 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
     head = ["layer", *map(str, range(1, max(map(len, rows))))]
     lines.append(table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
+    for variant, words in ((LIGHT, "the paper's settings"), (STRONG, "our strong recipe")):
+        if networks := opened(plan, results, variant):
+            lines.append(f"With {words}, over the seeds, how much they change from layer to layer:")
+            lines.append(table(("", *COLUMNS), depth_rows(networks)))
+    lines.append("“¾” is the layer at three quarters of the depth. Untrained is one fresh network of each size.")
     return "\n\n".join(lines)
 
 
@@ -256,7 +265,11 @@ def _looked(plan: Plan, results: Results, out: Path, pictures: _Pictures) -> str
                 lines.append(f"## {PARTS[look].capitalize()} ({model})\n\n{shown}")
             if "coherence" in found:
                 values = ", ".join(f"{value:.3f}" for value in found["coherence"])
-                lines.append(f"Mean |cos| between directions of different subspaces, by layer: {values}.")
+                fresh = f", and {found['untrained']:.3f} untrained" if "untrained" in found else ""
+                lines.append(
+                    f"Mean |cos| between directions of different subspaces, by layer: {values}{fresh}. The figure's"
+                    " “coherence” is another measure: the cosine of the smallest angle between two subspaces."
+                )
     return "\n\n".join(lines)
 
 
@@ -287,7 +300,10 @@ def _state(plan: Plan, results: Results, folder: Path) -> str:
     lines = ["## What made this"]
     changed = " (+: with changes)" if any(revision.endswith("+") for revision in revisions) else ""
     table = results.file.with_suffix(".csv").relative_to(folder).as_posix()
-    told = f"Revisions {', '.join(revisions)}{changed}; [results.csv]({table}) has every run with its seed and time."
+    told = (
+        f"Revisions {', '.join(revisions)}{changed}; [results.csv]({table}) has every run with its seed and its time,"
+        " which is no speed where runs shared a machine."
+    )
     lines.append(told if done else "No run is done.")
     if done:
         lines.append(_forms(done))

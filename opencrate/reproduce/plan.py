@@ -5,7 +5,7 @@ compared. Which recipes a plan is made of is in `scales`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ PARTS = {
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
 """Parts that open a network which another part has trained."""
 REAL = "real"
-LIGHT, STRONG = "light", "strong"
+LIGHT, STRONG, HALF = "light", "strong", "lr_1.2e-4"
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},
     # With κ = 0.5 it hardly trains. Its γ is that of the paper's network, 1.3: attention has the factor κγ².
@@ -53,7 +53,7 @@ class Run:
         model: the network's name in the tables: CRATE-T, ViT-T.
         task: the pictures: CIFAR-10, or "Fashion-MNIST → CIFAR-10" where it starts from another run.
         parts: tables and figures that show it.
-        variant: light (the paper's settings), strong, or what differs from light.
+        variant: light (the paper's settings), strong, or what differs from light, in it or in the run it starts from.
         start: key of the run whose network it starts from.
         real: whether ImageNet's reassessed labels (ReaL) judge it for table 1, too.
     """
@@ -133,7 +133,7 @@ class Scale:
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
-        apart: the networks that `second` does not train, and what does.
+        halved: networks that are trained on the second set with half the learning rate as well.
         once: runs, as MODEL/VARIANT, that the first seed has to do for.
     """
 
@@ -147,7 +147,7 @@ class Scale:
     ablated: str
     seeds: int
     samples: int
-    apart: dict[str, Recipe] = field(default_factory=dict)
+    halved: tuple[str, ...] = ()
     once: tuple[str, ...] = ()
 
 
@@ -168,16 +168,19 @@ def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
     if label == scale.ablated:
         parts |= {"table2", "table3"} | (set(LOOKS) if seed == 0 else set())
     scratch = Run(label, first, _recipe(scale.first, scale.models[label], seed), frozenset(parts))
-    there = scale.apart.get(label, scale.second)
-    other = Run(label, second, _recipe(there, scale.models[label], seed), frozenset({"table1"}))
+    other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
     yield from (scratch, _tuned(scale, scratch, scale.second), other, _tuned(scale, other, scale.first))
+    if label in scale.halved:
+        optim = replace(scale.second.optim, lr=scale.second.optim.lr / 2)
+        gentle = replace(other, recipe=replace(other.recipe, optim=optim), variant=HALF)
+        yield from (gentle, _tuned(scale, gentle, scale.first))
 
 
 def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:
     """Fine-tuning on the set of the recipe `to`."""
     task = scale.sets[0] if to is scale.first else scale.sets[1]
     recipe = replace(scale.tuned, data=to.data, augment=to.augment, seed=start.recipe.seed)
-    return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start=start.key)
+    return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start.variant, start.key)
 
 
 def _strong(scale: Scale, label: str, recipe: Recipe, seed: int) -> Run:

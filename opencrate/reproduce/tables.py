@@ -3,33 +3,16 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..recipes import Recipe, differences
+from ..recipes import differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
-from .claims import WORDS, Difference, signed
+from .comparing import Difference, signed
+from .paper import BASE, MILLIONS, PAPER, WORDS
 from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan, Run
 from .results import Results
 
-__all__ = ["PAPER", "strong", "table", "table1", "table2", "table3"]
+__all__ = ["strong", "table", "table1", "table2", "table3"]
 
 BAR = r"\|"
-PAPER: dict[str, dict[str, float]] = {
-    "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
-    "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},
-    "ImageNet → CIFAR-10": {
-        "CRATE-T": 95.5, "CRATE-S": 96.0, "CRATE-B": 96.8, "CRATE-L": 97.2, "ViT-T": 96.6, "ViT-S": 97.2,
-    },
-    "ImageNet → CIFAR-100": {
-        "CRATE-T": 78.9, "CRATE-S": 81.0, "CRATE-B": 82.7, "CRATE-L": 83.6, "ViT-T": 81.8, "ViT-S": 83.2,
-    },
-    "ImageNet → Flowers-102": {
-        "CRATE-T": 84.6, "CRATE-S": 87.1, "CRATE-B": 88.7, "CRATE-L": 88.3, "ViT-T": 85.1, "ViT-S": 88.5,
-    },
-    "ImageNet → Pets": {
-        "CRATE-T": 81.4, "CRATE-S": 84.9, "CRATE-B": 85.3, "CRATE-L": 87.4, "ViT-T": 88.5, "ViT-S": 88.6,
-    },
-}  # fmt: skip
-BASE = PAPER["ImageNet"]["CRATE-B"]
-MILLIONS = {"CRATE-T": 6.09, "CRATE-S": 13.12, "CRATE-B": 22.80, "CRATE-L": 77.64, "ViT-T": 5.72, "ViT-S": 22.05}
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -48,13 +31,13 @@ def _models(plan: Plan) -> list[str]:
 
 def table1(plan: Plan, results: Results) -> str:
     runs = [run for run in plan.runs if "table1" in run.parts]
-    models, tasks = _models(plan), list(dict.fromkeys(run.task for run in runs))
+    models = _models(plan)
     sizes = {
         run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
     }
     rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
-    for task in tasks:
-        rows.append([task, *(str(results.accuracy(model, task) or "–") for model in models)])
+    for task, variant in dict.fromkeys((run.task, run.variant) for run in runs):
+        rows.append([_trained_on(task, variant), *(str(results.accuracy(m, task, variant) or "–") for m in models)])
         if any(run.real for run in runs if run.task == task):
             real = (results.accuracy(model, task, look=REAL) for model in models)
             rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
@@ -64,23 +47,35 @@ def table1(plan: Plan, results: Results) -> str:
     return (
         f"## Table 1: {PARTS['table1']}\n\n"
         + table(["", *models], rows)
-        + "\n\nAn arrow is fine-tuning of the network that was trained on the set before it."
+        + f"\n\n{_how(runs)}"
         + (" ViT-T+ is a ViT of CRATE-S's size: ViT-S with tokens of dimension 288." if "ViT-T+" in models else "")
-        + _apart(runs)
         + " The paper's:\n\n"
         + table(["", *columns], paper)
     )
 
 
-def _apart(runs: list[Run]) -> str:
-    """Networks whose settings are not those of the others on the same pictures."""
-    first, told = dict[str, Recipe](), list[str]()
-    for run in runs:
-        base = first.setdefault(run.task, run.recipe)
-        changed = differences(base, replace(run.recipe, model=base.model, seed=base.seed))
-        if changed and run.recipe.seed == base.seed:
-            told.append(f" {run.model} on {run.task} has {'; '.join(changed)}.")
-    return "".join(told)
+def _trained_on(task: str, variant: str) -> str:
+    """The pictures, with what was not the paper's in training on the first of them."""
+    first, arrow, then = task.partition(" → ")
+    return task if variant == LIGHT else f"{first}, {WORDS[variant]}{arrow}{then}"
+
+
+def _how(runs: list[Run]) -> str:
+    """What the table's rows are, as the recipes have it."""
+    second = next((run for run in runs if run.start is None and run.task != runs[0].task), None)
+    tuned = next((run.recipe for run in runs if run.start), None)
+    told = []
+    if second:
+        schedule = second.recipe.schedule
+        told.append(f"{second.task} from scratch: {schedule.epochs} epochs, {schedule.warmup_epochs} of them warm-up.")
+    if tuned:
+        optim, augment = tuned.optim, tuned.augment
+        told.append(
+            f"An arrow is fine-tuning of the network that was trained on the set before it: {tuned.schedule.epochs}"
+            f" epochs, `{optim.name}`, learning rate {optim.lr:g}, weight decay {optim.weight_decay:g}, crops"
+            f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}."
+        )
+    return " ".join(told)
 
 
 def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:

@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from opencrate.measures import DEFINITIONS
+from opencrate.reproduce.claims import Claim, claims
 from opencrate.reproduce.plan import Plan, Run
 from opencrate.reproduce.results import Results, fingerprint
+from opencrate.reproduce.scales import plan_for
+
+SMALL = plan_for("small", {})
+HOLDS, PART, NOT, OPEN, UNTESTED = "holds", "in part", "does not hold", "open", "not run"
 
 MADE = {
     "revision": "0123456789abcdef",
@@ -53,3 +58,25 @@ def layers(
         found[name] = {which: curve(rates[which == "untrained"], nonzero) for which in ("validation", "training")}
         found[name]["untrained"] = curve(rates[1], [0.5] * 4)
     return found
+
+
+def judged(
+    folder: Path,
+    text: str,
+    accuracies: dict[tuple[str, str], Any] | None = None,
+    looks: dict[str, Any] | None = None,
+    plan: Plan = SMALL,
+) -> Claim:
+    """The claim that begins so, for accuracies by (model, variant) over seeds and looks by model over seeds."""
+
+    def row(run: Run) -> dict[str, Any] | None:
+        if run.task != plan.runs[0].task:
+            return None
+        values = (accuracies or {}).get((run.model, run.variant), ())
+        seen = (looks or {}).get(run.model, ()) if run.variant == "light" else ()
+        seed = run.recipe.seed
+        if seed >= max(len(values), len(seen)):
+            return None
+        return row_of(run, plan, values[seed] if values else 50.0, looks=seen[seed] if seen else {})
+
+    return next(claim for claim in claims(plan, filled(plan, folder, row)) if claim.text.startswith(text))

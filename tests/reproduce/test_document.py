@@ -158,11 +158,28 @@ def test_table_1_beside_the_papers(text):
     assert paper[2:] == [[task, *values.split()] for task, values in TABLE_1.items()]
 
 
-@pytest.mark.parametrize(("scale", "told"), [("small", 1), ("smoke", 0), ("full", 0)])
-def test_table_1_tells_of_other_settings(tmp_path, scale, told):
-    text = table1(plan_for(scale, {}), Results(tmp_path / "results.json", scale))
-    assert text.count(" has optim.") == told
-    assert text.count("CRATE-B on Fashion-MNIST has optim.lr 0.00024 → 0.00012.") == told
+def test_table_1_of_half_the_learning_rate(tmp_path):
+    plan = plan_for("small", {})
+    results = filled(plan, tmp_path, lambda run: row_of(run, plan, {"light": 10.0}.get(run.variant, 80.0)))
+    lines = table1(plan, results).splitlines()
+    assert "| Fashion-MNIST | " + "10.00 ± 0.00 | " * 6 in " ".join(lines)
+    assert "| Fashion-MNIST, ½ × the learning rate | – | – | 80.00 | – | – | 80.00 |" in lines
+    assert "| Fashion-MNIST, ½ × the learning rate → CIFAR-10 | – | – | 80.00 | – | – | 80.00 |" in lines
+
+
+@pytest.mark.parametrize(
+    ("scale", "told"),
+    [
+        (
+            "small",
+            "Fashion-MNIST from scratch: 10 epochs, 1 of them warm-up. An arrow is fine-tuning of the network that",
+        ),
+        ("small", "10 epochs, `adamw`, learning rate 5e-05, weight decay 0.01, crops, flips. ViT-T+ is"),
+        ("full", "50 epochs, `adamw`, learning rate 5e-05, weight decay 0.01, crops, flips, torchvision-n2-m14. The"),
+    ],
+)
+def test_table_1_tells_how(tmp_path, scale, told):
+    assert told in table1(plan_for(scale, {}), Results(tmp_path / "results.json", scale))
 
 
 def test_reassessed_labels_have_a_row_of_their_own(tmp_path, drawn):
@@ -204,8 +221,10 @@ def test_the_strong_recipe(text):
 
 def test_layers_and_half_steps(text):
     found = tables(text)
-    (lines,) = found["Figure 3"]
+    lines, light, strong = found["Figure 3"]
     assert lines[0] == ["layer", "1", "2", "3", "4"]
+    assert [line[0] for line in light[1::4]] == ["CRATE-T (2 seeds): R^c, paper", "CRATE-S (2 seeds): R^c, paper"]
+    assert [line[:2] for line in strong[1::4]] == [["CRATE-T (2 seeds): R^c, paper", "−50 %"]]
     assert lines[1:5] == [
         ["CRATE-T, untrained: R^c, unit", "1300", "1301", "1302", "1300"],
         ["CRATE-T, untrained: non-zero", ".50", ".50", ".50", ".50"],
@@ -230,7 +249,7 @@ def test_networks_of_other_depths_share_a_table(tmp_path, drawn):
         return row(run)
 
     file = write_document(PLAN, filled(PLAN, tmp_path, deeper), tmp_path, tmp_path)
-    (lines,) = tables(file.read_text(encoding="utf-8"))["Figure 3"]
+    lines, *_ = tables(file.read_text(encoding="utf-8"))["Figure 3"]
     assert lines[0] == ["layer", *"123456"]
     assert lines[3] == ["CRATE-T, trained: R^c, unit", "1200", "900", "700", "600", "", ""]
     assert lines[7] == ["CRATE-S, trained: R^c, unit", *"987654"]
@@ -238,7 +257,7 @@ def test_networks_of_other_depths_share_a_table(tmp_path, drawn):
 
 def test_every_claim_has_a_verdict_and_its_evidence(text):
     (lines,) = tables(text)["What holds"]
-    assert len(lines) == 1 + 15
+    assert len(lines) == 1 + 22
     verdicts = {claim: (verdict, evidence) for claim, verdict, evidence in lines[1:]}
     assert verdicts["R^c falls with depth"][0] == "**holds**"
     assert verdicts["the proximal majorisation step costs accuracy"] == ("**not run**", "no run for it is done")
@@ -258,7 +277,8 @@ def test_what_made_it(text):
     assert "`opencrate reproduce --scale smoke`" in text
     assert "Revisions 0123456; [results.csv](results.csv)" in text
     assert "**This scale shows that all of it runs." in text
-    assert "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper), 2 epochs (150)." in text
+    optim = "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper)"
+    assert f"{optim}, 2 epochs (150), pictures of 16 pixels (224)." in text
 
 
 @pytest.mark.parametrize(
@@ -287,14 +307,20 @@ def test_failed_and_missing_runs_are_named(text):
     assert f"Not run yet: 2 of {len(PLAN.runs)} runs, `{MISSING[0]}` the first." in text
     waiting = [run for run in PLAN.runs if run.key in (*MISSING, *FAILED)]
     counts = [(part, sum(part in run.parts for run in waiting)) for part in PARTS]
-    assert f"**Still to be run: {', '.join(f'{count} of {part}' for part, count in counts if count)}.**" in text
+    told = ", ".join(f"{count} for {part}" for part, count in counts if count)
+    assert f"**Still to be run: 4 ({told}).**" in text
 
 
 def test_figures_are_there_and_say_what_they_show(out, text):
     shown = links(text)
-    names = ["layers_paper", "layers_official", "layers_unit", "layers_sizes", "epochs", "tokens", "subspaces"]
+    names = [
+        *(f"layers_{name}" for name in ("paper", "official", "unit", "sizes", "strong")),
+        "epochs",
+        "tokens",
+        "subspaces",
+    ]
     assert shown == [f"figures/{name}.png" for name in names]
-    for name in names[:5]:
+    for name in names[:6]:
         assert (out / f"figures/{name}.png").read_bytes().startswith(b"\x89PNG")
     assert (out / "figures/tokens.png").read_bytes() == b"tokens.png"
     assert len(re.findall(r"!\[[^]]+\]\(", text)) == len(shown)
@@ -314,7 +340,7 @@ def test_a_document_in_another_folder_has_all_it_needs(out, tmp_path, drawn):
     file = write_document(PLAN, Results(out / "results.json", "smoke"), out, folder)
     assert file == folder / "RESULTS.md"
     shown = links(file.read_text(encoding="utf-8"))
-    assert len(shown) == 7
+    assert len(shown) == 8
     for link in shown:
         assert link.startswith("results/smoke/")
         assert (folder / link).is_file()
@@ -327,7 +353,7 @@ def test_what_a_person_noticed_is_in_it(out, tmp_path, drawn):
     (folder / "results/smoke").mkdir(parents=True)
     (folder / "results/smoke/notes.md").write_text(f"\n{words}\n", encoding="utf-8")
     file = write_document(PLAN, Results(out / "results.json", "smoke"), out, folder)
-    assert f"\n\n{words}\n\n## What made this" in file.read_text(encoding="utf-8")
+    assert f"\n\n{words}\n\n## Table 1" in file.read_text(encoding="utf-8")
 
 
 def test_the_forms_of_the_pictures_are_told_by_set(tmp_path, drawn):

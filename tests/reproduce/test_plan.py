@@ -179,6 +179,8 @@ def test_every_run_of_small_has_three_seeds_but_for_the_costly(small):
         seeds.setdefault((run.model, run.task, run.variant), []).append(run.recipe.seed)
     for large in ("CRATE-B", "ViT-S"):
         assert seeds.pop((large, "CIFAR-10", "strong")) == [0]
+        for task in ("Fashion-MNIST", "Fashion-MNIST → CIFAR-10"):
+            assert seeds.pop((large, task, "lr_1.2e-4")) == [0]
     for costly in ONCE:
         assert seeds.pop(("CRATE-T", "CIFAR-10", costly)) == [0]
     assert set(map(tuple, seeds.values())) == {(0, 1, 2)}
@@ -239,14 +241,20 @@ def test_strong_is_the_same_for_both_networks_and_more_for_the_largest(small):
     assert changes == {"CRATE-T": [], "ViT-T": [], "CRATE-B": more, "ViT-S": more}
 
 
-def test_networks_of_table_1_have_the_same_settings_but_for_one(small):
-    first, apart = {}, set()
+def test_networks_of_table_1_have_the_same_settings(small):
+    """Two of them half the learning rate as well, from scratch on the second set."""
+    first, others = {}, {}
     for run in small.runs:
         if "table1" in run.parts:
             base = first.setdefault(run.task, run.recipe)
             same = replace(run.recipe, model=base.model, seed=base.seed)
-            apart |= {(run.model, run.task, line) for line in differences(base, same)}
-    assert apart == {("CRATE-B", "Fashion-MNIST", "optim.lr 0.00024 → 0.00012")}
+            others.setdefault(run.variant, set()).update(differences(base, same))
+            assert run.start is None or f"/{run.variant}/" in run.start
+    assert others == {"light": set(), "lr_1.2e-4": {"optim.lr 0.00024 → 0.00012"}}
+    assert {(run.model, run.task) for run in small.runs if run.variant == "lr_1.2e-4"} == {
+        ("CRATE-T", "CIFAR-10"),  # of table 2
+        *((model, task) for model in ("CRATE-B", "ViT-S") for task in ("Fashion-MNIST", "Fashion-MNIST → CIFAR-10")),
+    }
 
 
 def test_only_a_crate_is_opened(plan):
