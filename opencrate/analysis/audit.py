@@ -76,6 +76,7 @@ OF_A_STEP = (
     "lasso_before",
     "lasso_after",
     "gradient_cosine",
+    "unit_cosine",
     "neumann_residual",
     "neumann_cosine",
     "softmax_residual",
@@ -280,7 +281,7 @@ def _of_a_step(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Te
         "softmax": X - softmax_step(X, U, kappa=1.0, eps=eps, scale=layer.compress.step.scale),
     }
     gamma = rate_scale(X.shape[-2], U.shape[-1], eps)
-    start, Z_next = Y.relu(), step.Z_next.double()
+    moved, start, Z_next = (step.Z_half - step.Z).double(), Y.relu(), step.Z_next.double()
     fits = [lasso(code.clamp_min(0), Y, D, lam) for code in (start, Z_next)]
     by_prox = AIMS.get(layer.sparsify.step.name) == EXPANSION
     own = layer.sparsify.step.options.get("eps", eps)
@@ -292,7 +293,8 @@ def _of_a_step(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Te
         "lasso_zero": 0.5 * Y.square().sum((-2, -1)),
         "lasso_before": fits[0],
         "lasso_after": fits[1],
-        "gradient_cosine": _cosine((step.Z_half - step.Z).double(), -exact),
+        "gradient_cosine": _cosine(moved, -exact),
+        "unit_cosine": _cosine(moved, -_unit_gradient(step.Z.double(), U, eps)),
     }
     size = exact.flatten(1).norm(dim=1).clamp_min(1e-30)
     for name, form in forms.items():
@@ -300,6 +302,14 @@ def _of_a_step(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Te
         found[f"{name}_cosine"] = _cosine(form, exact)
     singular = torch.linalg.matrix_norm(project(X, U), ord=2)  # (b, k)
     return found | {"gram": gamma * singular.square().amax(-1)}
+
+
+def _unit_gradient(Z: Tensor, U: Tensor, eps: float) -> Tensor:
+    """∇ of R^c(Z/|Z|): the gradient at unit length, without what would change lengths, by the chain rule."""
+    length = Z.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    N = Z / length
+    G = subspace_coding_rate_gradient(N, U, eps)
+    return (G - (G * N).sum(-1, keepdim=True) * N) / length
 
 
 def _cosine(one: Tensor, other: Tensor) -> Tensor:

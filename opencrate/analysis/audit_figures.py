@@ -85,6 +85,7 @@ def _cosines(axis: Axes, audit: Audit) -> None:
     layers = np.arange(1, len(audit.weights) + 1)
     for name, colour, marker, label in (
         ("gradient_cosine", BETTER, "o", "step taken, against $-\\nabla R^c$"),
+        ("unit_cosine", GREY, "D", "the same, of tokens at unit length"),
         ("softmax_cosine", WORSE, "s", "softmax form, against exact gradient"),
     ):
         axis.plot(

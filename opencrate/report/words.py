@@ -74,7 +74,8 @@ WEIGHTS = _text("""The theory has bases that are orthonormal (0 whatever their s
 
 APPROXIMATIONS = _text("""Is the step that attention takes a gradient step on R^c, as it was derived to be?
     {answer}. On average over layers and pictures, the step that the network takes has a cosine of
-    {gradient_cosine} with the exact step. The first-order Neumann form of the gradient has a cosine of
+    {gradient_cosine} with the exact step, and of {unit_cosine} with that on R^c of tokens at unit length, by
+    which it is judged. The first-order Neumann form of the gradient has a cosine of
     {neumann_cosine} with it (relative residual {neumann_residual}), the softmax form one of {softmax_cosine}
     ({softmax_residual}). The Neumann form needs γ‖Gram‖ below 1; the softmax form also takes the subspaces
     together for the whole space. So large residuals tell how literally the derivation may be taken; what the
@@ -137,6 +138,7 @@ audit.csv, a line for each layer, and audit_samples.csv, one for each layer and 
   aim_before, aim_after       what the sparsification was derived to lower, at ReLU(Y) and at the layer's code
   lasso_before, _after        the LASSO there; _signed at Y itself, _zero at the zero code
   gradient_cosine             the compression's step with the exact gradient step on R^c
+  unit_cosine                 the same with that on R^c of tokens at unit length
   neumann_…, softmax_…        two approximations of that gradient: relative residual, and cosine with it
   gram                        γ‖Gram‖, the largest over heads; the series converges below 1
   U_size, orthonormality      ‖U_k‖²/p and ‖U_kᵀU_k/size − I‖/√p, means over heads

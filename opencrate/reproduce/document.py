@@ -46,6 +46,7 @@ AUDITED = (
     " tokens and −∇R^c at Y, as it is. Untrained is one fresh network. *Yes* would be a clear improvement of both"
     " halves, and a LASSO below that of the code 0."
 )
+COSINES = {"gradient_cosine": "cosine with −∇R^c", "unit_cosine": "the same at unit length"}
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
 
 
@@ -275,14 +276,15 @@ def _looked(plan: Plan, results: Results, out: Path, pictures: _Pictures) -> str
 
 def _audit(plan: Plan, results: Results) -> str:
     for model, found in _opened(plan, results, "audit"):
-        rows = []
+        rows, shown = [], {name: words for name, words in COSINES.items() if name in found}
         for i, verdict in enumerate(found["verdicts"]):
             fresh = [
                 f"{signed(100 * found['untrained'][half][i], 1)} %" if "untrained" in found else "–"
                 for half in ("compress", "sparsify")
             ]
-            rows.append([str(i + 1), verdict, *fresh, signed(found["gradient_cosine"][i], 3)])
-        head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", "cosine with −∇R^c")
+            cosines = [signed(found[name][i], 3) for name in shown]
+            rows.append([str(i + 1), verdict, *fresh, *cosines])
+        head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", *shown.values())
         return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
     return ""
 

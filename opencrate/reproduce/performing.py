@@ -279,11 +279,11 @@ def _audited(study: Study, place: Place) -> dict[str, Any]:
         name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
         for name, audited in found.items()
     }
-    cosines = found["trained"].values["gradient_cosine"].mean(-1)
-    return changes | {
-        "verdicts": [verdict.text for verdict in found["trained"].verdicts()],
-        "gradient_cosine": [float(f"{cosine:.4g}") for cosine in cosines],
+    cosines = {
+        name: [float(f"{cosine:.4g}") for cosine in found["trained"].values[name].mean(-1)]
+        for name in ("gradient_cosine", "unit_cosine")
     }
+    return changes | cosines | {"verdicts": [verdict.text for verdict in found["trained"].verdicts()]}
 
 
 def _short(table: LayerTable) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 
 from opencrate import trajectory
 from opencrate.analysis.audit import AT_SITES, OF_A_STEP, SITES, audit
-from opencrate.objective import coding_rate
+from opencrate.objective import coding_rate, subspace_coding_rate
 
 from ..networks import small
 from ..strategies import random
@@ -95,12 +95,21 @@ def by_hand(sites, layer, eps):
         "lasso_before": lasso(np.maximum(Y, 0)),
         "lasso_after": lasso(Z_next),
         "gradient_cosine": cosine(Z_half - Z, -exact),
+        "unit_cosine": cosine(Z_half - Z, -unit_gradient(Z, layer.U.double(), eps)),
         "neumann_residual": np.linalg.norm(neumann - exact) / np.linalg.norm(exact),
         "neumann_cosine": cosine(neumann, exact),
         "softmax_residual": np.linalg.norm(softmax - exact) / np.linalg.norm(exact),
         "softmax_cosine": cosine(softmax, exact),
         "gram": gamma * max(grams),
     }
+
+
+def unit_gradient(Z, U, eps):
+    """By autograd."""
+    with torch.enable_grad():
+        Z = torch.tensor(Z, requires_grad=True)
+        rate = subspace_coding_rate(torch.nn.functional.normalize(Z, dim=-1), U.detach(), eps)
+        return torch.autograd.grad(rate, Z)[0].numpy()
 
 
 @torch.no_grad()

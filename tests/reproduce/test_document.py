@@ -62,6 +62,7 @@ LAYERS = {
         "untrained": {"compress": [0.01, 0.02], "sparsify": [0.03, 0.04]},
         "verdicts": ["yes: it does", "no: it does not"],
         "gradient_cosine": [0.5, -0.25],
+        "unit_cosine": [0.125, -0.0625],
     },
 }
 NUMBERS = {run.key: 40 + np.sqrt(i) for i, run in enumerate(PLAN.runs)}
@@ -234,8 +235,8 @@ def test_layers_and_half_steps(text):
     assert [line[0].partition(",")[0] for line in lines[5:]] == ["CRATE-S"] * 4
     (audited,) = found["What every half-step does (CRATE-T)"]
     assert audited[1:] == [
-        ["1", "yes: it does", "+1.0 %", "+3.0 %", "+0.500"],
-        ["2", "no: it does not", "+2.0 %", "+4.0 %", "−0.250"],
+        ["1", "yes: it does", "+1.0 %", "+3.0 %", "+0.500", "+0.125"],
+        ["2", "no: it does not", "+2.0 %", "+4.0 %", "−0.250", "−0.062"],
     ]
     assert "by layer: 0.250, 0.125, 0.062, 0.031." in text
 
