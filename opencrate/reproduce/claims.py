@@ -16,7 +16,7 @@ from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .depth import CLEAR, DEPTH, opened
 from .paper import BASE, PAPER, WORDS
-from .plan import LIGHT, STRONG, Plan
+from .plan import LIGHT, SETTINGS, Plan
 from .results import Results
 
 __all__ = ["Claim", "claims", "pairs_of"]
@@ -25,7 +25,6 @@ Verdict = Literal["holds", "in part", "does not hold", "open", "not run", "not t
 CLOSE = 1.0  # point of accuracy: no further behind than this is close
 MOST = 1.3  # points: what the paper's other settings cost at most
 NOT_RUN: tuple[Verdict, str] = ("not run", "no run for it is done")
-RECIPES = {LIGHT: "the paper's settings", STRONG: "our strong recipe"}
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,13 @@ class Claim:
 def claims(plan: Plan, results: Results) -> Iterator[Claim]:
     """In the paper's order."""
     first, variants = plan.runs[0].task, {run.variant for run in plan.runs}
-    recipes = {variant: words for variant, words in RECIPES.items() if variant in variants}
-    for variant, words in recipes.items():
+    settings = {variant: words for variant, words in SETTINGS.items() if variant in variants}
+    for variant, words in settings.items():
         yield _against_vit(plan, results, first, variant, f"on {first}, with {words}, a CRATE comes close to a ViT")
     for task in dict.fromkeys(run.task for run in plan.runs if run.start and run.variant == LIGHT):
         yield _against_vit(plan, results, task, LIGHT, f"{task}: fine-tuned, a CRATE comes close to a ViT")
     yield _by_size(plan, results, first)
-    for variant, words in recipes.items():
+    for variant, words in settings.items():
         yield from _by_depth(plan, results, variant, words)
     yield _as_designed(plan, results)
     yield _incoherent(plan, results)

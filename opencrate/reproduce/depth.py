@@ -14,6 +14,10 @@ __all__ = ["CLEAR", "COLUMNS", "DEPTH", "Opened", "depth_rows", "opened"]
 
 CLEAR = 0.1  # of R^c or of the non-zero fraction: a change that counts
 LEVEL = 0.02  # of the non-zero fraction: a rise that counts
+BOTH = (
+    "validation",
+    "untrained",
+)  # what a network's layers are compared with: those of a fresh one, on the same pictures
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ def opened(plan: Plan, results: Results, variant: str) -> list[Opened]:
 
 
 def _is_whole(curves: dict[str, Any]) -> bool:
-    tables = [curves.get(name, {}).get(which) for name in DEFINITIONS for which in ("validation", "untrained")]
+    tables = [curves.get(name, {}).get(which) for name in DEFINITIONS for which in BOTH]
     return all(
         table and None not in table["Rc"] + table["nonzero"] and min(table["Rc"][0], table["nonzero"][0]) > 0
         for table in tables
@@ -73,7 +77,7 @@ def _rate_falls(networks: list[Opened]) -> Judged:
 
 
 def _sparser(networks: list[Opened]) -> Judged:
-    falls, fresh = ([_thinned(network.nonzero(which)) for network in networks] for which in ("validation", "untrained"))
+    falls, fresh = ([_thinned(network.nonzero(which)) for network in networks] for which in BOTH)
     last = [_fall(network.nonzero()) for network in networks]
     told = f"from the first layer to the lowest of the second half {_percent(falls)} (untrained {_percent(fresh)})"
     return [min(falls) > CLEAR], f"{told}, to the last {_percent(last)}"
@@ -95,9 +99,7 @@ def _last_layer(networks: list[Opened]) -> Judged:
 def _falls_by_training(networks: list[Opened]) -> Judged:
     held, told = [], []
     for name in DEFINITIONS:
-        trained, fresh = (
-            [_fall(network.rates(name, which)) for network in networks] for which in ("validation", "untrained")
-        )
+        trained, fresh = ([_fall(network.rates(name, which)) for network in networks] for which in BOTH)
         held.append(_beyond(trained, fresh))
         told.append(f"by {name} {_percent(trained)} (untrained {_percent(fresh)})")
     return held, f"from the first layer to the last: {'; '.join(told)}"
@@ -106,9 +108,7 @@ def _falls_by_training(networks: list[Opened]) -> Judged:
 def _sparse_by_training(networks: list[Opened]) -> Judged:
     held, told = [], []
     for words, fall in (("the lowest of the second half", _thinned), ("the last layer", _fall)):
-        trained, fresh = (
-            [fall(network.nonzero(which)) for network in networks] for which in ("validation", "untrained")
-        )
+        trained, fresh = ([fall(network.nonzero(which)) for network in networks] for which in BOTH)
         held.append(_beyond(trained, fresh))
         told.append(f"to {words} {_percent(trained)} (untrained {_percent(fresh)})")
     return held, f"from the first layer {'; '.join(told)}"
@@ -154,9 +154,9 @@ def depth_rows(networks: list[Opened]) -> Iterator[list[str]]:
         same = list(group)
         name = f"{model} ({len(same)} seed{'s' * (len(same) > 1)})"
         for definition in DEFINITIONS:
-            curves, fresh = ([one.rates(definition, which) for one in same] for which in ("validation", "untrained"))
+            curves, fresh = ([one.rates(definition, which) for one in same] for which in BOTH)
             yield [f"{name}: R^c, {definition}", *_changes(curves, fresh)]
-        curves, fresh = ([one.nonzero(which) for one in same] for which in ("validation", "untrained"))
+        curves, fresh = ([one.nonzero(which) for one in same] for which in BOTH)
         yield [f"{name}: non-zero", *_changes(curves, fresh)]
 
 

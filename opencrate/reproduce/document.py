@@ -15,7 +15,7 @@ from .claims import claims
 from .comparing import signed
 from .depth import COLUMNS, depth_rows, opened
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, STRONG, Plan, Run
+from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run
 from .progress import duration
 from .results import Results
 from .tables import strong, table, table1, table2, table3
@@ -221,7 +221,7 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", f"{model}, by the definition {name}")
         )
     strong = dict(_opened(plan, results, "fig3", STRONG))
-    for title, name, seen in (("all sizes", "sizes", found), ("with our strong recipe", "strong", strong)):
+    for title, name, seen in (("all sizes", "sizes", found), (f"with {SETTINGS[STRONG]}", "strong", strong)):
         if len(seen) > (name == "sizes"):
             sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in seen.items()}
             words = f"{title.capitalize()}, by the definition unit"
@@ -236,7 +236,7 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
     head = ["layer", *map(str, range(1, max(map(len, rows))))]
     lines.append(table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
-    for variant, words in ((LIGHT, "the paper's settings"), (STRONG, "our strong recipe")):
+    for variant, words in SETTINGS.items():
         if networks := opened(plan, results, variant):
             lines.append(f"With {words}, over the seeds, how much they change from layer to layer:")
             lines.append(table(("", *COLUMNS), depth_rows(networks)))
@@ -283,8 +283,10 @@ def _audit(plan: Plan, results: Results) -> str:
                 for half in ("compress", "sparsify")
             ]
             cosines = [signed(found[name][i], 3) for name in shown]
-            rows.append([str(i + 1), verdict, *fresh, *cosines])
-        head = ("layer", "as designed?", "untrained: R^c at unit length", "untrained: LASSO", *shown.values())
+            word, _, evidence = verdict.partition(": ")
+            attention, _, ista = evidence.partition("; ")
+            rows.append([str(i + 1), word, attention, fresh[0], *cosines, ista, fresh[1]])
+        head = ("layer", "as designed?", "attention", "untrained", *shown.values(), "ISTA", "untrained")
         return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
     return ""
 

@@ -18,7 +18,21 @@ from ..operators import COMPRESSIONS, SPARSIFICATIONS
 from ..recipes import Model, Recipe
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 
-__all__ = ["LIGHT", "LOOKS", "OURS", "PARTS", "REAL", "STRONG", "Plan", "Run", "Scale", "counted", "plan_of"]
+__all__ = [
+    "HALF",
+    "LIGHT",
+    "LOOKS",
+    "OURS",
+    "PARTS",
+    "REAL",
+    "SETTINGS",
+    "STRONG",
+    "Plan",
+    "Run",
+    "Scale",
+    "counted",
+    "plan_of",
+]
 
 PARTS = {
     "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
@@ -35,6 +49,7 @@ LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
 """Parts that open a network which another part has trained."""
 REAL = "real"
 LIGHT, STRONG, HALF = "light", "strong", "lr_1.2e-4"
+SETTINGS = {LIGHT: "the paper's settings", STRONG: "our strong recipe"}
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},
     # With κ = 0.5 it hardly trains. Its γ is that of the paper's network, 1.3: attention has the factor κγ².

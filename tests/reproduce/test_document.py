@@ -60,7 +60,7 @@ LAYERS = {
     "audit": {
         "trained": {"compress": [-0.25, 0.125], "sparsify": [-0.5, -0.0625]},
         "untrained": {"compress": [0.01, 0.02], "sparsify": [0.03, 0.04]},
-        "verdicts": ["yes: it does", "no: it does not"],
+        "verdicts": ["yes: it does; so does it; and how", "no: it does not"],
         "gradient_cosine": [0.5, -0.25],
         "unit_cosine": [0.125, -0.0625],
     },
@@ -235,8 +235,8 @@ def test_layers_and_half_steps(text):
     assert [line[0].partition(",")[0] for line in lines[5:]] == ["CRATE-S"] * 4
     (audited,) = found["What every half-step does (CRATE-T)"]
     assert audited[1:] == [
-        ["1", "yes: it does", "+1.0 %", "+3.0 %", "+0.500", "+0.125"],
-        ["2", "no: it does not", "+2.0 %", "+4.0 %", "−0.250", "−0.062"],
+        ["1", "yes", "it does", "+1.0 %", "+0.500", "+0.125", "so does it; and how", "+3.0 %"],
+        ["2", "no", "it does not", "+2.0 %", "−0.250", "−0.062", "", "+4.0 %"],
     ]
     assert "by layer: 0.250, 0.125, 0.062, 0.031." in text
 
