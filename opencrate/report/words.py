@@ -75,7 +75,7 @@ WEIGHTS = _text("""The theory has bases that are orthonormal (0 whatever their s
 APPROXIMATIONS = _text("""Is the step that attention takes a gradient step on R^c, as it was derived to be?
     {answer}. On average over layers and pictures, the step that the network takes has a cosine of
     {gradient_cosine} with the exact step, and of {unit_cosine} with that on R^c of tokens at unit length, by
-    which it is judged. The first-order Neumann form of the gradient has a cosine of
+    which the table judges it. The first-order Neumann form of the gradient has a cosine of
     {neumann_cosine} with it (relative residual {neumann_residual}), the softmax form one of {softmax_cosine}
     ({softmax_residual}). The Neumann form needs γ‖Gram‖ below 1; the softmax form also takes the subspaces
     together for the whole space. So large residuals tell how literally the derivation may be taken; what the

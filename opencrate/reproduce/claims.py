@@ -3,7 +3,7 @@
 A difference of accuracies is clear if its 95 % interval over the seeds leaves 0 out, by Student's t; a claim about one
 holds if it is clear and has the right sign, does not hold if it is clear and has the wrong one, and is open in between.
 Of one seed, the interval is that of the validation pictures. A claim about layers (`depth`) is one about every seed and
-every size; it holds in part if it does by some definitions of R^c, in some networks, or less than all of what it says.
+every size; it holds in part if it does by some definitions of R^c or other measures, or, of the last layer, in some.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .depth import CLEAR, DEPTH, opened
-from .paper import BASE, PAPER, WORDS
+from .paper import BASE, PAIRS, PAPER, WORDS
 from .plan import LIGHT, SETTINGS, Plan
 from .results import Results
 
@@ -64,8 +64,8 @@ def pairs_of(plan: Plan) -> list[tuple[str, str]]:
     crates, vits = (
         list(dict.fromkeys(run.model for run in plan.runs if run.model.startswith(kind))) for kind in ("CRATE", "ViT")
     )
-    if plan.scale == "full":  # the paper's tiny and base
-        return [("CRATE-T", "ViT-T"), ("CRATE-B", "ViT-S")]
+    if plan.scale == "full":
+        return PAIRS
     return list(zip(crates, vits, strict=True))
 
 
@@ -87,7 +87,7 @@ def _theirs(crate: str, vit: str, task: str) -> str:
     """The paper's difference: of the same transfer, or on ImageNet where another set takes its place."""
     pictures = task if " → " in task else "ImageNet"
     values = PAPER.get(pictures, {})
-    if not {crate, vit} <= values.keys():
+    if not values or (crate, vit) not in PAIRS:
         return ""
     return f"; in the paper, {pictures}, {signed(values[crate] - values[vit], 1)}"
 

@@ -10,14 +10,12 @@ from .comparing import signed
 from .plan import Plan
 from .results import Results
 
-__all__ = ["CLEAR", "COLUMNS", "DEPTH", "Opened", "depth_rows", "opened"]
+__all__ = ["CLEAR", "COLUMNS", "DEPTH", "LEVEL", "Opened", "depth_rows", "opened"]
 
-CLEAR = 0.1  # of R^c or of the non-zero fraction: a change that counts
+CLEAR = 0.1  # of R^c, of the non-zero fraction or of the subspaces' coherence: a change that counts
 LEVEL = 0.02  # of the non-zero fraction: a rise that counts
-BOTH = (
-    "validation",
-    "untrained",
-)  # what a network's layers are compared with: those of a fresh one, on the same pictures
+BOTH = ("validation", "untrained")
+"""Whose layers: the trained network's, on validation pictures, and a fresh one's on the same."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def opened(plan: Plan, results: Results, variant: str) -> list[Opened]:
         curves = row.get("looks", {}).get("fig3")
         if run.variant == variant and run.start is None and curves and _is_whole(curves):
             found.append(Opened(run.model, curves))
-    order = list(dict.fromkeys(network.model for network in found))
+    order = list(dict.fromkeys(run.model for run in plan.runs))
     return sorted(found, key=lambda network: order.index(network.model))
 
 
@@ -58,7 +56,13 @@ Judged = tuple[list[bool], str]
 
 
 def _fall(curve: list[float], start: int = 0) -> float:
-    return 1 - curve[-1] / curve[start]
+    """To the last layer, as a share of where it starts; none from nothing."""
+    return 1 - curve[-1] / curve[start] if curve[start] else 0.0
+
+
+def _later_fall(curve: list[float]) -> float:
+    """From the second layer, where two are left."""
+    return _fall(curve, 1) if len(curve) > 2 else _fall(curve)
 
 
 def _thinned(curve: list[float]) -> float:
@@ -70,7 +74,7 @@ def _rate_falls(networks: list[Opened]) -> Judged:
     """To the last layer from the first, and from the second too: one layer is not depth."""
     held, told = [], []
     for name in DEFINITIONS:
-        falls, later = ([_fall(network.rates(name), start) for network in networks] for start in (0, 1))
+        falls, later = ([fall(network.rates(name)) for network in networks] for fall in (_fall, _later_fall))
         held.append(min(falls + later) > CLEAR)
         told.append(f"by {name} {_percent(falls)} ({_percent(later)})")
     return held, f"from the first layer to the last (from the second): {'; '.join(told)}"
@@ -115,8 +119,8 @@ def _sparse_by_training(networks: list[Opened]) -> Judged:
 
 
 def _beyond(trained: list[float], fresh: list[float]) -> bool:
-    """Whether every network falls by more than the untrained one of its size."""
-    return all(one > other + CLEAR for one, other in zip(trained, fresh, strict=True))
+    """Whether every network falls, and by more than the untrained one of its size."""
+    return all(one > max(other, 0.0) + CLEAR for one, other in zip(trained, fresh, strict=True))
 
 
 DEPTH: dict[str, Callable[[list[Opened]], Judged]] = {
@@ -162,7 +166,7 @@ def depth_rows(networks: list[Opened]) -> Iterator[list[str]]:
 
 def _changes(trained: list[list[float]], fresh: list[list[float]]) -> list[str]:
     of_all, of_fresh = (
-        [_percent([_fall(curve, start) for curve in curves]) for start in (0, 1)] for curves in (trained, fresh)
+        [_percent([fall(curve) for curve in curves]) for fall in (_fall, _later_fall)] for curves in (trained, fresh)
     )
     early = _percent([_fall(curve[: max(1, 3 * len(curve) // 4)]) for curve in trained])
     falling = sorted(sum(b < a for a, b in pairwise(curve)) for curve in trained)

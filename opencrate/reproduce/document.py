@@ -13,7 +13,7 @@ from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
 from .claims import claims
 from .comparing import signed
-from .depth import COLUMNS, depth_rows, opened
+from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .performing import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run
 from .progress import duration
@@ -28,23 +28,25 @@ SMOKE = (
 )
 JUDGED = (
     "What is said of accuracies *holds* or *does not hold* if the 95 % interval of the difference over the seeds says"
-    " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a network of it has"
-    " not run. The number after ± is the difference's standard error; of one seed, that of the share of right answers"
-    " on so many pictures, and what another seed would give is not in it. What is close is our choice.",
+    " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a size has not run and no"
+    " other decides; seeds are not waited for. The number after ± is the difference's standard error; of one seed, that"
+    " of the share of right answers on so many pictures, and what another seed would give is not in it. What is close"
+    " is our choice.",
     "What is said of layers *holds* if every network that was opened shows it, and *in part* if it does by some of the"
-    " measures named or, of the last layer, in some networks. R^c and the non-zero fraction have to change by a tenth"
-    " at least, R^c from the first layer and from the second; by training, by a tenth more than in an untrained"
-    " network of the same size, of which there is one. The last layer has to rise by more than 0.02 of all entries,"
-    " and more than any before it.",
+    " measures named or, of the last layer, in some networks. R^c and the non-zero fraction have to fall by"
+    f" {CLEAR:.0%} at least, R^c from the first layer and from the second; by training, by {CLEAR:.0%} more than in an"
+    f" untrained network of the same size, of which there is one. The last layer has to rise by more than {LEVEL:g}"
+    " of all entries, and more than any before it. Audit and subspaces are of one network; the latter's coherence has"
+    f" to fall by {CLEAR:.0%}, and is *open* if it falls by less.",
     "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
-    " projected tokens. The LASSO is that of the layer's ISTA step,"
-    " beside its start, relu Y, and beside the code 0, with Y = LN Z. The cosine is between what attention adds to the"
-    " tokens and −∇R^c at Y, as it is. Untrained is one fresh network. *Yes* would be a clear improvement of both"
-    " halves, and a LASSO below that of the code 0."
+    " projected tokens. The LASSO is that of the layer's ISTA step for the normalised tokens Y before it, beside its"
+    " start, relu Y, and beside the code 0. The cosine is between what attention adds to the tokens and −∇R^c at the"
+    " normalised tokens that it sees; at unit length, −∇ of R^c(Z/|Z|) at the tokens Z themselves. Untrained is one"
+    " fresh network. *Yes* would be a clear improvement by both halves, and a LASSO below that of the code 0."
 )
 COSINES = {"gradient_cosine": "cosine with −∇R^c", "unit_cosine": "the same at unit length"}
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
@@ -210,23 +212,33 @@ def _opened(plan: Plan, results: Results, look: str, variant: str = LIGHT) -> It
 
 
 def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
-    found = dict(_opened(plan, results, "fig3"))
-    if not found:
-        return ""
-    model, tables = next(iter(found.items()))
-    lines = [f"## Figure 3: {PARTS['fig3']}"]
-    for name in DEFINITIONS:
-        of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
-        lines.append(
-            pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", f"{model}, by the definition {name}")
-        )
-    strong = dict(_opened(plan, results, "fig3", STRONG))
-    for title, name, seen in (("all sizes", "sizes", found), (f"with {SETTINGS[STRONG]}", "strong", strong)):
-        if len(seen) > (name == "sizes"):
-            sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in seen.items()}
-            words = f"{title.capitalize()}, by the definition unit"
-            lines.append(pictures.draw(figures.layer_curves(sizes, title), f"layers_{name}", words))
-    lines.append("Of the first seed:")
+    lines = [*_curves(plan, results, pictures), *_changes(plan, results)]
+    return "\n\n".join([f"## Figure 3: {PARTS['fig3']}", *lines]) if lines else ""
+
+
+def _curves(plan: Plan, results: Results, pictures: _Pictures) -> Iterator[str]:
+    """Of the first seed: a size by every definition, all sizes, and with our strong recipe; then the numbers."""
+    found, strong = (dict(_opened(plan, results, "fig3", variant)) for variant in (LIGHT, STRONG))
+    for model, tables in list(found.items())[:1]:
+        for name in DEFINITIONS:
+            of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
+            words = f"{model}, by the definition {name}"
+            yield pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", words)
+    if len(found) > 1:
+        yield _sizes(found, "all sizes", "layers_sizes", pictures)
+    if strong:
+        yield _sizes(strong, f"with {SETTINGS[STRONG]}", "layers_strong", pictures)
+    if found:
+        yield f"With {SETTINGS[LIGHT]}, of the first seed:"
+        yield _numbers(found)
+
+
+def _sizes(found: dict[str, Any], title: str, name: str, pictures: _Pictures) -> str:
+    sizes = {label: _layer_table("unit", values["unit"]["validation"]) for label, values in found.items()}
+    return pictures.draw(figures.layer_curves(sizes, title), name, f"{title.capitalize()}, by the definition unit")
+
+
+def _numbers(found: dict[str, Any]) -> str:
     rows = []
     for label, values in found.items():
         for which in ("untrained", "validation"):
@@ -235,13 +247,18 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
             rows.append([f"{name}: R^c, unit", *(f"{value:.0f}" for value in curve["Rc"])])
             rows.append([f"{name}: non-zero", *(f"{value:.2f}".removeprefix("0") for value in curve["nonzero"])])
     head = ["layer", *map(str, range(1, max(map(len, rows))))]
-    lines.append(table(head, (row + [""] * (len(head) - len(row)) for row in rows)))
-    for variant, words in SETTINGS.items():
-        if networks := opened(plan, results, variant):
-            lines.append(f"With {words}, over the seeds, how much they change from layer to layer:")
-            lines.append(table(("", *COLUMNS), depth_rows(networks)))
-    lines.append("“¾” is the layer at three quarters of the depth. Untrained is one fresh network of each size.")
-    return "\n\n".join(lines)
+    return table(head, (row + [""] * (len(head) - len(row)) for row in rows))
+
+
+def _changes(plan: Plan, results: Results) -> Iterator[str]:
+    """Over the layers, of every network that was opened."""
+    networks = {words: opened(plan, results, variant) for variant, words in SETTINGS.items()}
+    for words, seen in networks.items():
+        if seen:
+            yield f"With {words}, over the seeds, how much they change over the layers:"
+            yield table(("", *COLUMNS), depth_rows(seen))
+    if any(networks.values()):
+        yield "“¾” is the layer at three quarters of the depth. Untrained is one fresh network of each size."
 
 
 def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:
@@ -286,7 +303,15 @@ def _audit(plan: Plan, results: Results) -> str:
             word, _, evidence = verdict.partition(": ")
             attention, _, ista = evidence.partition("; ")
             rows.append([str(i + 1), word, attention, fresh[0], *cosines, ista, fresh[1]])
-        head = ("layer", "as designed?", "attention", "untrained", *shown.values(), "ISTA", "untrained")
+        head = (
+            "layer",
+            "as designed?",
+            "attention",
+            "an untrained one's",
+            *shown.values(),
+            "ISTA",
+            "an untrained one's",
+        )
         return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
     return ""
 

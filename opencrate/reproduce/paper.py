@@ -1,6 +1,6 @@
 """What the paper reports, and what its settings are called here."""
 
-__all__ = ["BASE", "MILLIONS", "PAPER", "WORDS"]
+__all__ = ["BASE", "MILLIONS", "PAIRS", "PAPER", "WORDS"]
 
 PAPER: dict[str, dict[str, float]] = {
     "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
@@ -19,6 +19,8 @@ PAPER: dict[str, dict[str, float]] = {
     },
 }  # fmt: skip
 """Table 1: top-1 by what was trained on."""
+PAIRS = [("CRATE-T", "ViT-T"), ("CRATE-B", "ViT-S")]
+"""Networks of about the same size."""
 BASE = PAPER["ImageNet"]["CRATE-B"]
 MILLIONS = {"CRATE-T": 6.09, "CRATE-S": 13.12, "CRATE-B": 22.80, "CRATE-L": 77.64, "ViT-T": 5.72, "ViT-S": 22.05}
 WORDS = {

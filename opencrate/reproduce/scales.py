@@ -102,7 +102,7 @@ def _small(data: Mapping[str, str]) -> Plan:
             samples=500,
             # There CRATE-B falls back to guessing (docs/LOG.md).
             halved=("CRATE-B", "ViT-S"),
-            # As in the paper, one seed has to do for settings and operators that no claim is about alone.
+            # One seed has to do for what takes long, and, as in the paper, for what no claim is about alone.
             once=(
                 *(f"{model}/{variant}" for model in ("CRATE-B", "ViT-S") for variant in (STRONG, HALF)),
                 *(f"CRATE-T/{name}" for name in (*HYPERPARAMETERS, *OURS) if name != "eta_0.5"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..recipes import differences
+from ..recipes import Schedule, differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .paper import BASE, MILLIONS, PAPER, WORDS
@@ -67,15 +67,20 @@ def _how(runs: list[Run]) -> str:
     told = []
     if second:
         schedule = second.recipe.schedule
-        told.append(f"{second.task} from scratch: {schedule.epochs} epochs, {schedule.warmup_epochs} of them warm-up.")
+        told.append(f"{second.task} from scratch: {_epochs(schedule)}, {schedule.warmup_epochs} of them warm-up.")
     if tuned:
         optim, augment = tuned.optim, tuned.augment
         told.append(
-            f"An arrow is fine-tuning of the network that was trained on the set before it: {tuned.schedule.epochs}"
-            f" epochs, `{optim.name}`, learning rate {optim.lr:g}, weight decay {optim.weight_decay:g}, crops"
-            f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}."
+            f"An arrow is fine-tuning of the network that was trained on the set before it: {_epochs(tuned.schedule)}"
+            f", `{optim.name}`, learning rate {optim.lr:g}, weight decay {optim.weight_decay:g}, crops"
+            f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
+            f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."
         )
     return " ".join(told)
+
+
+def _epochs(schedule: Schedule) -> str:
+    return f"{schedule.epochs} epoch{'s' * (schedule.epochs > 1)}"
 
 
 def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:

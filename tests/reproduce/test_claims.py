@@ -211,6 +211,7 @@ def test_incoherence(tmp_path, values, verdict):
         (("yes", "yes", "yes"), HOLDS, "yes at 3"),
         (("no", "no", "no"), NOT, "no at 3"),
         (("yes", "partly", "partly"), PART, "yes at 1, partly at 2"),
+        (("yes", "no", "no"), PART, "yes at 1, no at 2"),
     ],
 )
 def test_what_the_audit_says(tmp_path, words, verdict, counts):

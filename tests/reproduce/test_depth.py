@@ -1,5 +1,7 @@
 """What is said of layers, on made-up curves."""
 
+from dataclasses import replace
+
 import pytest
 
 from opencrate.measures import DEFINITIONS
@@ -29,9 +31,22 @@ HALVED = [100.0, 90.0, 70.0, 50.0]
         (layers([100.0, 50.0, 48.0, 49.0], FLAT), NOT, "by unit −51 % (−2 %)"),
         (layers([100.0, 96.0, 95.0, 92.0], FLAT), NOT, "−8 %"),
         (layers([100.0, 50.0, 90.0, 130.0], FLAT), NOT, "+30 %"),
+        (layers([100.0, 200.0, 150.0, 95.0], FLAT), NOT, "by unit −5 % (−52 %)"),
+        (layers([100.0, 100.0, 100.0, 89.0], FLAT), HOLDS, "by unit −11 % (−11 %)"),
+        (layers([100.0, 100.0, 100.0, 91.0], FLAT), NOT, "by unit −9 % (−9 %)"),
         (layers(FLAT, HALVED), NOT, "+0 %"),
     ],
-    ids=["falls", "by one definition", "in one layer", "hardly", "rises", "untrained only"],
+    ids=[
+        "falls",
+        "by one definition",
+        "in one layer",
+        "hardly",
+        "rises",
+        "at first",
+        "enough",
+        "less",
+        "untrained only",
+    ],
 )
 def test_rates_by_layer(tmp_path, found, verdict, evidence):
     claim = judged(tmp_path, RATE, looks=seen(found))
@@ -82,6 +97,40 @@ def test_sparsity_by_layer(tmp_path, nonzero, sparser, last):
     assert judged(tmp_path, LAST, looks=looks).verdict == last
 
 
+def test_one_network_that_does_not_thin_is_enough(tmp_path):
+    looks = seen(layers(FLAT, FLAT, [0.5, 0.4, 0.2, 0.1]), layers(FLAT, FLAT, [0.5, 0.5, 0.5, 0.48]))
+    assert judged(tmp_path, SPARSITY, looks=looks).verdict == NOT
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(0.221, HOLDS), (0.219, NOT)])
+def test_a_rise_of_the_last_layer_is_one_beyond_two_per_cent_of_the_entries(tmp_path, last, verdict):
+    looks = seen(layers(FLAT, FLAT, [0.5, 0.4, 0.2, last]))
+    assert judged(tmp_path, LAST, looks=looks).verdict == verdict
+
+
+def test_a_network_of_two_layers_is_held_to_both(tmp_path):
+    """From the second to the last is no way; the smoke scale's are such."""
+    found = {name: layers([100.0, 50.0], [100.0, 100.0], [0.5, 0.4])[name] for name in DEFINITIONS}
+    claim = judged(tmp_path, RATE, looks=seen(found))
+    assert (claim.verdict, claim.evidence.rpartition("by ")[2]) == (HOLDS, "unit −50 % (−50 %)")
+
+
+def test_a_network_that_has_nothing_left_is_told_of(tmp_path):
+    """A collapsed one: its second layer leaves no entry, from which nothing can fall."""
+    networks = [Opened("CRATE-B", layers([100.0, 0.0, 0.0, 0.0], FLAT, [0.5, 0.0, 0.0, 0.0]))]
+    assert [row[1:3] for row in depth_rows(networks)] == [["−100 %", "+0 %"]] * 4
+    assert judged(tmp_path, RATE, looks=seen(networks[0].curves)).verdict == NOT
+    begins = layers([0.0, 0.0, 0.0, 0.0], FLAT)
+    assert judged(tmp_path / "begins", RATE, looks=seen(begins)).verdict == UNTESTED
+
+
+def test_sizes_are_in_the_plans_order(tmp_path):
+    """Also where the first seed of the first has failed."""
+    looks = {"CRATE-T": [{}, {"fig3": layers(HALVED, FLAT)}], "CRATE-S": [{"fig3": layers(HALVED, FLAT)}]}
+    evidence = judged(tmp_path, LAST, looks=looks).evidence
+    assert evidence.index("CRATE-T") < evidence.index("CRATE-S")
+
+
 def test_what_is_told_of_sparsity(tmp_path):
     looks = seen(layers(FLAT, FLAT, [0.5, 0.4, 0.2, 0.35]), layers(FLAT, FLAT, [0.5, 0.2, 0.35, 0.4]))
     looks["CRATE-S"] = [{"fig3": layers(FLAT, FLAT, [0.5, 0.4, 0.2, 0.1])}]
@@ -117,12 +166,22 @@ def test_the_strong_recipes_networks_are_told_of_too(tmp_path):
     ("found", "verdict"),
     [
         ([layers(HALVED, FLAT)], HOLDS),
+        ([layers([100.0, 110.0, 115.0, 120.0], [100.0, 120.0, 130.0, 140.0])], NOT),
+        ([layers([100.0, 99.0, 98.0, 97.0], [100.0, 120.0, 130.0, 140.0])], NOT),
         ([layers(HALVED, HALVED)], NOT),
         ([layers(HALVED, [100.0, 90.0, 80.0, 55.0])], NOT),
         ([layers(HALVED, FLAT, definitions=["paper", "unit"])], PART),
         ([layers(HALVED, FLAT), layers(HALVED, [100.0, 90.0, 80.0, 55.0])], NOT),
     ],
-    ids=["by training", "by design", "hardly by training", "by two definitions", "in one seed only"],
+    ids=[
+        "by training",
+        "a smaller rise",
+        "hardly a fall",
+        "by design",
+        "hardly by training",
+        "by two definitions",
+        "in one seed only",
+    ],
 )
 def test_what_training_does(tmp_path, found, verdict):
     assert judged(tmp_path, TRAINING, looks=seen(*found)).verdict == verdict
@@ -173,6 +232,8 @@ def test_the_table_of_changes(tmp_path):
     ]
     assert {len(row) for row in rows} == {1 + len(COLUMNS)}
     changes = ["−40 … −50 %", "−44 … +20 %", "−5 … −55 %", "2 of 3", "−12 %", "+10 %"]
+    steady = replace(networks[1], curves=layers(HALVED, FLAT))
+    assert next(depth_rows([networks[0], steady]))[4] == "2 to 3 of 3"
     assert rows[0][1:] == rows[2][1:] == changes
     assert rows[3][1:] == ["−40 %", "−25 %", "−60 %", "2 of 3", "+0 %", "+0 %"]
     assert rows[4][1:5] == ["+0 %", "+0 %", "+0 %", "0 of 3"]

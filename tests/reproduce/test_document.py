@@ -336,6 +336,22 @@ def test_the_curves_are_the_rows(tmp_path, drawn):
     assert [line["nonzero"] for line in drawn["all sizes", "CRATE-T", "CRATE-S"]["CRATE-S"].rows][2] == 0.301
 
 
+def test_the_strong_recipes_curves_are_its_own(tmp_path, drawn):
+    """And are shown where no other network was opened."""
+
+    def opened(run):
+        if run.variant != "strong":
+            return row_of(run, PLAN, 50.0)
+        return row_of(
+            run, PLAN, 50.0, looks={"fig3": layers([77.0, 66.0, 55.0, 44.0], [99.0] * 4)} if run.looks else {}
+        )
+
+    text = write_document(PLAN, filled(PLAN, tmp_path, opened), tmp_path, tmp_path).read_text(encoding="utf-8")
+    assert [line["Rc"] for line in drawn["with our strong recipe", "CRATE-T"]["CRATE-T"].rows] == [77, 66, 55, 44]
+    (changes,) = tables(text)["Figure 3"]
+    assert changes[1][:3] == ["CRATE-T (2 seeds): R^c, paper", "−43 %", "−33 %"]
+
+
 def test_a_document_in_another_folder_has_all_it_needs(out, tmp_path, drawn):
     folder = tmp_path / "docs"
     file = write_document(PLAN, Results(out / "results.json", "smoke"), out, folder)

@@ -95,6 +95,9 @@ def test_looking_again_is_not_training_again(place):
     assert layers["validation"]["Rc"] == pytest.approx([row["Rc"] for row in found["layers"].rows], rel=1e-4)
     assert layers["untrained"]["Rc"] != layers["validation"]["Rc"]
     assert row["looks"]["fig4"].keys() == {"0", "1"}
+    audited = row["looks"]["audit"]
+    assert [len(audited[name]) for name in ("verdicts", "gradient_cosine", "unit_cosine")] == [len(model.blocks)] * 3
+    assert audited["gradient_cosine"] != audited["unit_cosine"]
     for name in ("tokens", "subspaces"):
         assert (place.out / "figures" / row["looks"][name]["figure"]).read_bytes().startswith(b"\x89PNG")
 
