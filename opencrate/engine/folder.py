@@ -64,6 +64,8 @@ class RunFolder:
             write_atomically(self.recipe, recipe_text(recipe))
         for leftover in [*self.path.glob(".best-*"), *self.path.glob(".model-*")]:  # of a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
+        if self.result.is_file():  # it has come to its end: nobody makes anything of it any more
+            return
         starts = _read_json(self.record, list) if self.record.is_file() else []
         write_atomically(self.record, json.dumps([*starts, provenance(recipe.seed, options)], indent=2) + "\n")
 

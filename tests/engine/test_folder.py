@@ -106,6 +106,14 @@ def test_every_start_is_added(begun):
     assert [start["options"]["device"] for start in json.loads(begun.record.read_text())] == ["cpu", "cuda"]
 
 
+def test_a_start_after_the_end_is_not_added(begun):
+    """torchrun starts again what fails while it leaves: run.json stays that of those who trained."""
+    before = begun.record.read_bytes()
+    begun.result.write_text("{}")
+    begun.begin(RECIPE, {"device": "cuda"}, resume=False)
+    assert begun.record.read_bytes() == before
+
+
 def test_a_start_that_came_to_nothing_leaves_the_folder_free(begun):
     changed = replace(RECIPE, optim=replace(RECIPE.optim, lr=0.5))
     begun.begin(changed, {}, resume=False)
