@@ -16,7 +16,7 @@ from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .depth import CLEAR, DEPTH, opened
 from .paper import BASE, PAIRS, PAPER, WORDS
-from .plan import LIGHT, SETTINGS, Plan
+from .plan import LIGHT, SETTINGS, Plan, amount
 from .results import Results
 
 __all__ = ["Claim", "claims", "pairs_of"]
@@ -146,7 +146,7 @@ def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
 def _by_depth(plan: Plan, results: Results, variant: str, words: str) -> Iterator[Claim]:
     """What `depth` says of every network that was opened."""
     networks = opened(plan, results, variant)
-    seen = f"{len(networks)} network{'s' * (len(networks) > 1)}"
+    seen = amount(len(networks), "network")
     for text, judge in DEPTH.items():
         text = text if variant == LIGHT else f"{text}, with {words}"
         if networks:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..measures import DEFINITIONS
 from .comparing import signed
-from .plan import Plan
+from .plan import Plan, amount
 from .results import Results
 
 __all__ = ["CLEAR", "COLUMNS", "DEPTH", "LEVEL", "Opened", "depth_rows", "opened"]
@@ -156,7 +156,7 @@ def depth_rows(networks: list[Opened]) -> Iterator[list[str]]:
     """Of every size: how R^c by each definition and the non-zero fraction change, over its seeds; as `COLUMNS` say."""
     for model, group in groupby(networks, key=lambda network: network.model):
         same = list(group)
-        name = f"{model} ({len(same)} seed{'s' * (len(same) > 1)})"
+        name = f"{model} ({amount(len(same), 'seed')})"
         for definition in DEFINITIONS:
             curves, fresh = ([one.rates(definition, which) for one in same] for which in BOTH)
             yield [f"{name}: R^c, {definition}", *_changes(curves, fresh)]

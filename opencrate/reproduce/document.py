@@ -204,7 +204,7 @@ def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
     return LayerTable(DEFINITIONS[definition], values["samples"], tuple(rows))
 
 
-def _opened(plan: Plan, results: Results, look: str, variant: str = LIGHT) -> Iterator[tuple[str, Any]]:
+def _of_first_seed(plan: Plan, results: Results, look: str, variant: str = LIGHT) -> Iterator[tuple[str, Any]]:
     """What was seen in the network of every size, first seed, by the paper's settings or another recipe."""
     for run, row in results.of(plan):
         if run.variant == variant and run.start is None and run.recipe.seed == 0 and look in row.get("looks", {}):
@@ -218,7 +218,7 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
 
 def _curves(plan: Plan, results: Results, pictures: _Pictures) -> Iterator[str]:
     """Of the first seed: a size by every definition, all sizes, and with our strong recipe; then the numbers."""
-    found, strong = (dict(_opened(plan, results, "fig3", variant)) for variant in (LIGHT, STRONG))
+    found, strong = (dict(_of_first_seed(plan, results, "fig3", variant)) for variant in (LIGHT, STRONG))
     for model, tables in list(found.items())[:1]:
         for name in DEFINITIONS:
             of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
@@ -262,7 +262,7 @@ def _changes(plan: Plan, results: Results) -> Iterator[str]:
 
 
 def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:
-    for model, found in _opened(plan, results, "fig4"):
+    for model, found in _of_first_seed(plan, results, "fig4"):
         definition = next(run.recipe.definition for run in plan.runs if run.model == model)
         tables = {f"epoch {epoch}": _layer_table(definition, values) for epoch, values in found.items()}
         if len(tables) > 1:
@@ -275,7 +275,7 @@ def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:
 def _looked(plan: Plan, results: Results, out: Path, pictures: _Pictures) -> str:
     lines = []
     for look in ("tokens", "subspaces"):
-        for model, found in _opened(plan, results, look):
+        for model, found in _of_first_seed(plan, results, look):
             file = out / FIGURES / found["figure"]
             kept = pictures.folder / found["figure"]
             if file.is_file() or kept.is_file():
@@ -292,7 +292,7 @@ def _looked(plan: Plan, results: Results, out: Path, pictures: _Pictures) -> str
 
 
 def _audit(plan: Plan, results: Results) -> str:
-    for model, found in _opened(plan, results, "audit"):
+    for model, found in _of_first_seed(plan, results, "audit"):
         rows, shown = [], {name: words for name, words in COSINES.items() if name in found}
         for i, verdict in enumerate(found["verdicts"]):
             fresh = [

@@ -30,6 +30,7 @@ __all__ = [
     "Plan",
     "Run",
     "Scale",
+    "amount",
     "counted",
     "plan_of",
 ]
@@ -130,8 +131,13 @@ class Plan:
 
 def counted(runs: int, done: int) -> str:
     """ "4 runs, of which 1 is done"."""
-    total = f"{runs} run{'s' * (runs > 1)}"
+    total = amount(runs, "run")
     return f"{total}, of which {done} {'is' if done == 1 else 'are'} done" if done else total
+
+
+def amount(count: int, word: str) -> str:
+    """ "1 seed", "3 seeds"."""
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)
@@ -186,8 +192,7 @@ def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
     other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
     yield from (scratch, _tuned(scale, scratch, scale.second), other, _tuned(scale, other, scale.first))
     if label in scale.halved:
-        optim = replace(scale.second.optim, lr=scale.second.optim.lr / 2)
-        gentle = replace(other, recipe=replace(other.recipe, optim=optim), variant=HALF)
+        gentle = replace(other, recipe=_varied(other.recipe, HYPERPARAMETERS[HALF][0]), variant=HALF)
         yield from (gentle, _tuned(scale, gentle, scale.first))
 
 

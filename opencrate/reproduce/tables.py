@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..recipes import Schedule, differences
+from ..recipes import differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .paper import BASE, MILLIONS, PAPER, WORDS
-from .plan import LIGHT, OURS, PARTS, REAL, STRONG, Plan, Run
+from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, STRONG, Plan, Run, amount
 from .results import Results
 
 __all__ = ["strong", "table", "table1", "table2", "table3"]
@@ -67,20 +67,19 @@ def _how(runs: list[Run]) -> str:
     told = []
     if second:
         schedule = second.recipe.schedule
-        told.append(f"{second.task} from scratch: {_epochs(schedule)}, {schedule.warmup_epochs} of them warm-up.")
+        told.append(
+            f"{second.task} from scratch: {amount(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
+        )
     if tuned:
         optim, augment = tuned.optim, tuned.augment
         told.append(
-            f"An arrow is fine-tuning of the network that was trained on the set before it: {_epochs(tuned.schedule)}"
-            f", `{optim.name}`, learning rate {optim.lr:g}, weight decay {optim.weight_decay:g}, crops"
+            "An arrow is fine-tuning of the network that was trained on the set before it:"
+            f" {amount(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
+            f" weight decay {optim.weight_decay:g}, crops"
             f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
             f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."
         )
     return " ".join(told)
-
-
-def _epochs(schedule: Schedule) -> str:
-    return f"{schedule.epochs} epoch{'s' * (schedule.epochs > 1)}"
 
 
 def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:
@@ -134,9 +133,7 @@ def strong(plan: Plan, results: Results) -> str:
     for model in dict.fromkeys(run.model for run in runs):
         run = next(run for run in runs if run.model == model)
         base = next(other.recipe for other in plan.runs if other.model == model)
-        found = (results.accuracy(model, run.task, variant) for variant in (LIGHT, STRONG))
+        found = (results.accuracy(model, run.task, variant) for variant in SETTINGS)
         changed = "; ".join(differences(base, replace(run.recipe, seed=base.seed)))
         rows.append([model, *(str(sample or "–") for sample in found), changed])
-    return f"## {PARTS['strong'].capitalize()}\n\n" + table(
-        ("", "the paper's settings", "strong recipe", "what differs"), rows
-    )
+    return f"## {PARTS['strong'].capitalize()}\n\n" + table(("", *SETTINGS.values(), "what differs"), rows)
