@@ -7,7 +7,7 @@ every size; it holds in part if it does by some definitions of R^c or other meas
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .depth import CLEAR, DEPTH, opened
 from .paper import BASE, PAIRS, PAPER, WORDS
-from .plan import LIGHT, SETTINGS, Plan, amount
+from .plan import HALF, LIGHT, SETTINGS, Plan, amount
 from .results import Results
 
 __all__ = ["Claim", "claims", "pairs_of"]
@@ -70,7 +70,15 @@ def pairs_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _against_vit(plan: Plan, results: Results, task: str, variant: str, text: str) -> Claim:
-    """Close: less than a point behind, or ahead."""
+    """Close: less than a point behind, or ahead. Half the learning rate is told of beside it, and decides nothing."""
+    found, planned = _beside_vits(plan, results, task, variant)
+    claim = _judged(f"{text} of its size ({CLOSE:g} point behind at most)", found, planned, "sizes")
+    halved = _beside_vits(plan, results, task, HALF)[0] if variant == LIGHT else []
+    return replace(claim, evidence="; ".join([claim.evidence, *(f"with {WORDS[HALF]} {told}" for told, _ in halved)]))
+
+
+def _beside_vits(plan: Plan, results: Results, task: str, variant: str) -> tuple[list[tuple[str, int]], int]:
+    """Every CRATE that has run beside the ViT of its size, and 1, 0 or −1 for close; and how many are to be run."""
     found, planned = [], {run.model for run in plan.runs if (run.task, run.variant) == (task, variant)}
     pairs = [pair for pair in pairs_of(plan) if planned.issuperset(pair)]
     for crate, vit in pairs:
@@ -80,7 +88,7 @@ def _against_vit(plan: Plan, results: Results, task: str, variant: str, text: st
             close = 1 if low > -CLOSE else -1 if high < -CLOSE else 0
             theirs = _theirs(crate, vit, task) if variant == LIGHT else ""
             found.append((f"{crate} {one}, {vit} {other} ({difference}{theirs})", close))
-    return _judged(f"{text} of its size ({CLOSE:g} point behind at most)", found, len(pairs), "sizes")
+    return found, len(pairs)
 
 
 def _theirs(crate: str, vit: str, task: str) -> str:

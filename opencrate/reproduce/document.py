@@ -31,7 +31,7 @@ JUDGED = (
     " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a size has not run and no"
     " other decides; seeds are not waited for. The number after ± is the difference's standard error; of one seed, that"
     " of the share of right answers on so many pictures, and what another seed would give is not in it. What is close"
-    " is our choice.",
+    " is our choice. A row with another learning rate stands beside the evidence and decides nothing.",
     "What is said of layers *holds* if every network that was opened shows it, and *in part* if it does by some of the"
     " measures named or, of the last layer, in some networks. R^c and the non-zero fraction have to fall by"
     f" {CLEAR:.0%} at least, R^c from the first layer and from the second; by training, by {CLEAR:.0%} more than in an"

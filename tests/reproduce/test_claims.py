@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opencrate.reproduce.claims import claims, pairs_of
-from opencrate.reproduce.plan import Plan
+from opencrate.reproduce.plan import HALF, Plan
 from opencrate.reproduce.scales import plan_for
 
 from .filling import HOLDS, NOT, OPEN, PART, SMALL, UNTESTED, filled, judged, row_of
@@ -88,6 +88,20 @@ def test_beside_a_vit_of_its_size(tmp_path, variant, vit, verdict):
 
 def beside(vit, variant):
     return {("CRATE-T", variant): BASE, ("ViT-T", variant): (vit, vit + 0.2, vit - 0.2)}
+
+
+def test_half_the_learning_rate_is_told_of_and_decides_nothing(tmp_path):
+    known = {("CRATE-B", "light"): 10.0, ("ViT-S", "light"): 40.0, ("CRATE-B", HALF): 60.0, ("ViT-S", HALF): 50.0}
+
+    def row(run):
+        mean = known.get((run.model, run.variant)) if run.start else None
+        return None if mean is None else row_of(run, SMALL, mean)
+
+    found = {claim.text.partition(":")[0]: claim for claim in claims(SMALL, filled(SMALL, tmp_path, row))}
+    there, back = found["CIFAR-10 → Fashion-MNIST"], found["Fashion-MNIST → CIFAR-10"]
+    assert there.verdict == back.verdict == NOT
+    assert "learning rate" not in there.evidence  # its start has none
+    assert back.evidence.endswith("; with ½ × the learning rate CRATE-B 60.00, ViT-S 50.00 (+10.00 ± 0.70, one seed)")
 
 
 def test_transfers_are_claims_of_their_own(tmp_path):
