@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..data import Dataset
+from ..data.pictures import open_pictures, split_folder
 from ..engine.folder import RunFolder
 from ..engine.run import cores
 from ..engine.world import device_named
@@ -64,12 +66,15 @@ class Reproduction:
         return plan_for(self.scale, self._given()).only(parts, self.runs)
 
     def require_pictures(self, plan: Plan) -> None:
-        """Stop before the first run where a set that the plan needs is missing."""
-        needed = {run.recipe.data.root for run in plan.runs}
-        for name, folder in folders_for(self.scale, self._given()).items():
+        """Stop before the first run where a set that the plan needs is missing, or in no form that can be read."""
+        needed = {run.recipe.data.root: run.recipe.data for run in plan.runs}
+        folders = {name: at for name, at in folders_for(self.scale, self._given()).items() if at in needed}
+        for name, folder in folders.items():
             place = Path(folder).expanduser()
-            if folder in needed and not (place.is_dir() and any(place.iterdir())):
+            if not (place.is_dir() and any(place.iterdir())):
                 raise ValueError(f"there is nothing in {folder}: say where {name} lies, --data {name}=FOLDER")
+        for name, folder in folders.items():
+            _require_readable(name, needed[folder])
 
     def folder(self) -> Path:
         return (self.out or Path("out") / f"reproduce-{self.scale}").expanduser()
@@ -89,6 +94,21 @@ class Reproduction:
                 raise ValueError(f"{folder} is not a folder, and {name} is to lie there")
             folders[name] = folder
         return folders
+
+
+def _require_readable(name: str, data: Dataset) -> None:
+    """Both splits are there; a set that takes long to list or to open is believed to be whole."""
+    try:
+        for training in (True, False):
+            if data.name == "folder":
+                split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
+            elif data.name != "packed":
+                open_pictures(data, training)
+    except ValueError as error:
+        if data.name.startswith("torch/"):  # no other form was recognised
+            forms = "IDX files, a packed set, folders of classes in train and validation, or what torchvision keeps"
+            raise ValueError(f"{data.root} does not hold {name}: there should be {forms}") from error
+        raise ValueError(f"{name} cannot be read: {error}") from error
 
 
 def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:

@@ -95,3 +95,22 @@ def test_an_empty_folder_has_no_pictures(tmp_path):
     with pytest.raises(ValueError, match=r"^there is nothing in .*: say where fashion_mnist lies"):
         reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (("notes.txt",), r"^\S+cifar10 does not hold cifar10: there should be IDX files, a packed set, folders of "),
+        (("train/cat/1.png",), r"^cifar10 cannot be read: \S+cifar10 has no folder 'validation' or "),
+        (("train-images-idx4-ubyte",), r"^cifar10 cannot be read: "),
+    ],
+    ids=["no form", "half of a folder", "an empty IDX file"],
+)
+def test_a_set_that_cannot_be_read_stops_the_plan_before_its_first_run(tmp_path, files, message):
+    for file in files:
+        (tmp_path / "cifar10" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cifar10" / file).touch()
+    data = (f"cifar10={tmp_path / 'cifar10'}",)
+    with pytest.raises(ValueError, match=message):
+        reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out", runs=("cifar-10/*",)))
+    assert not (tmp_path / "out").exists()
