@@ -74,7 +74,8 @@ def _against_vit(plan: Plan, results: Results, task: str, variant: str, text: st
     found, planned = _beside_vits(plan, results, task, variant)
     claim = _judged(f"{text} of its size ({CLOSE:g} point behind at most)", found, planned, "sizes")
     halved = _beside_vits(plan, results, task, HALF)[0] if variant == LIGHT else []
-    return replace(claim, evidence="; ".join([claim.evidence, *(f"with {WORDS[HALF]} {told}" for told, _ in halved)]))
+    beside = f"; with {WORDS[HALF]}: {'; '.join(told for told, _ in halved)}" if halved else ""
+    return replace(claim, evidence=claim.evidence + beside)
 
 
 def _beside_vits(plan: Plan, results: Results, task: str, variant: str) -> tuple[list[tuple[str, int]], int]:
@@ -117,7 +118,7 @@ def _judged(text: str, found: list[tuple[str, int]], planned: int = 1, of: str =
     if not found:
         return Claim(text, *NOT_RUN)
     if len(found) < planned:
-        found = [*found, (f"{len(found)} of {planned} {of} have run", 0)]
+        found = [*found, (f"{len(found)} of {planned} {of} {'has' if len(found) == 1 else 'have'} run", 0)]
     worst = min(sign for _, sign in found)
     verdict: Verdict = "holds" if worst > 0 else "does not hold" if worst < 0 else "open"
     return Claim(text, verdict, "; ".join(words for words, _ in found))
@@ -145,7 +146,7 @@ def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
     ends = [difference.ends for difference in done.values()]
     little = [1 if low > -MOST else -1 if high < -MOST else 0 for low, high in ends]
     told = (
-        f"the worst is {WORDS[worst]}: {done[worst]}; {little.count(1)} of {len(done)} surely cost less than {MOST:g}"
+        f"the worst is {WORDS[worst]}: {done[worst]}; {little.count(1)} of {len(done)} clearly cost less than {MOST:g}"
     )
     unrun = [] if len(done) == len(found) else [(f"{len(done)} of {len(found)} have run", 0)]
     return _judged(text, [(told, min(little)), *unrun])

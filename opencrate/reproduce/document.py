@@ -15,7 +15,7 @@ from .claims import claims
 from .comparing import signed
 from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run
+from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run, amount
 from .progress import duration
 from .results import Results
 from .tables import strong, table, table1, table2, table3
@@ -29,26 +29,30 @@ SMOKE = (
 JUDGED = (
     "What is said of accuracies *holds* or *does not hold* if the 95 % interval of the difference over the seeds says"
     " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a size has not run and no"
-    " other decides; seeds are not waited for. The number after ± is the difference's standard error; of one seed, that"
-    " of the share of right answers on so many pictures, and what another seed would give is not in it. What is close"
-    " is our choice. A row with another learning rate stands beside the evidence and decides nothing.",
+    " other decides; missing seeds do not keep a verdict open. The number after ± is the difference's standard error;"
+    " of one seed, that of the share of right answers on so many pictures, and what another seed would give is not in"
+    " it. The limit of one point is our choice. What half the learning rate gives decides nothing.",
     "What is said of layers *holds* if every network that was opened shows it, and *in part* if it does by some of the"
-    " measures named or, of the last layer, in some networks. R^c and the non-zero fraction have to fall by"
-    f" {CLEAR:.0%} at least, R^c from the first layer and from the second; by training, by {CLEAR:.0%} more than in an"
-    f" untrained network of the same size, of which there is one. The last layer has to rise by more than {LEVEL:g}"
-    " of all entries, and more than any before it. Audit and subspaces are of one network; the latter's coherence has"
-    f" to fall by {CLEAR:.0%}, and is *open* if it falls by less.",
+    " measures named or, of the last layer, in some networks. R^c has to fall by"
+    f" {CLEAR:.0%} at least, from the first layer and from the second; the non-zero fraction as much from the first"
+    " layer to the lowest of the second half, which without training it may do, too. By training, both have to fall by"
+    f" {100 * CLEAR:g} points more than in an untrained network of the same size, of which there is one, the non-zero"
+    f" fraction to the last layer as well. The last layer has to rise by more than {LEVEL:g} of all entries, and more"
+    " than any before it. Audit and subspaces are of one network. The audit's claim *holds* if every layer does what it"
+    " should fully, and *does not hold* if every layer fails; the subspaces' coherence has to fall by"
+    f" {CLEAR:.0%}, and its claim is *open* if it falls by less.",
     "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
     " projected tokens. The LASSO is that of the layer's ISTA step for the normalised tokens Y before it, beside its"
-    " start, relu Y, and beside the code 0. The cosine is between what attention adds to the tokens and −∇R^c at the"
-    " normalised tokens that it sees; at unit length, −∇ of R^c(Z/|Z|) at the tokens Z themselves. Untrained is one"
-    " fresh network. *Yes* would be a clear improvement by both halves, and a LASSO below that of the code 0."
+    " start, relu Y, and beside the code of zeros. Untrained is one fresh network. *Yes* would be a clear improvement"
+    " by both halves, and a LASSO below that of the code of zeros. The cosine is between what attention adds to the"
+    " tokens and −∇R^c at the normalised tokens that it sees"
 )
 COSINES = {"gradient_cosine": "cosine with −∇R^c", "unit_cosine": "the same at unit length"}
+AT_UNIT_LENGTH = "; at unit length, −∇ of R^c(Z/|Z|) at the tokens Z themselves"
 _SETS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
 
 
@@ -133,8 +137,8 @@ def _heading(plan: Plan, results: Results) -> str:
     command = f"opencrate reproduce --scale {plan.scale}{_SETS.get(plan.scale, '')}"
     return (
         "# Results\n\n"
-        f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them: no number"
-        " but the paper's and those of the notes, if there are any, was written by hand.\n\n"
+        f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them. Apart"
+        " from the paper's numbers and the notes, if there are any, nothing here is written by hand.\n\n"
         f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
         f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
@@ -158,7 +162,7 @@ def _settings(plan: Plan) -> str:
         f"The paper's settings are here {light.optim.name.capitalize()} with learning rate {light.optim.lr:g} and"
         f" weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch} ({paper.optim.batch} in the"
         f" paper), {light.schedule.epochs} epochs ({paper.schedule.epochs}), pictures of"
-        f" {light.data.size} pixels ({paper.data.size}). ViTs have those of CRATE."
+        f" {light.data.size} pixels ({paper.data.size}). ViTs have CRATE's settings, which were not chosen for them."
     )
 
 
@@ -312,7 +316,8 @@ def _audit(plan: Plan, results: Results) -> str:
             "ISTA",
             "an untrained one's",
         )
-        return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{AUDITED}"
+        told = f"{AUDITED}{AT_UNIT_LENGTH * ('unit_cosine' in shown)}."
+        return f"## {PARTS['audit'].capitalize()} ({model})\n\n{table(head, rows)}\n\n{told}"
     return ""
 
 
@@ -325,13 +330,14 @@ def _notes(folder: Path) -> str:
 def _state(plan: Plan, results: Results, folder: Path) -> str:
     failed, done = results.failures(), list(results.of(plan))
     missing = [run.key for run in plan.runs if run.key not in results.rows]
-    revisions = sorted({_short(row["made"]["revision"]) for _, row in done})
+    revisions = [_short(row["made"]["revision"]) for _, row in done]
     lines = ["## What made this"]
-    changed = " (+: with changes)" if any(revision.endswith("+") for revision in revisions) else ""
+    dirty = sum(revision.endswith("+") for revision in revisions)
+    changed = f" (+: with changes that were not committed, {amount(dirty, 'run')})" if dirty else ""
     table = results.file.with_suffix(".csv").relative_to(folder).as_posix()
     told = (
-        f"Revisions {', '.join(revisions)}{changed}; [results.csv]({table}) has every run with its seed and its time,"
-        " which is no speed where runs shared a machine."
+        f"Revisions {', '.join(sorted(set(revisions)))}{changed}; [results.csv]({table}) has every run with its seed"
+        " and its time, which is no speed where runs shared a machine."
     )
     lines.append(told if done else "No run is done.")
     if done:

@@ -154,7 +154,7 @@ class Scale:
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
-        halved: networks that are trained on the second set with half the learning rate as well.
+        halved: whether all networks of table 1 are trained with half the learning rate as well.
         once: runs, as MODEL/VARIANT, that the first seed has to do for.
     """
 
@@ -168,7 +168,7 @@ class Scale:
     ablated: str
     seeds: int
     samples: int
-    halved: tuple[str, ...] = ()
+    halved: bool = False
     once: tuple[str, ...] = ()
 
 
@@ -179,8 +179,12 @@ def plan_of(scale: Scale) -> Plan:
         runs += [run for label in scale.models for run in _table1(scale, label, seed)]
         runs += [_strong(scale, label, recipe, seed) for label, recipe in scale.strong.items()]
         runs += _ablations(scale, seed)
-    kept = (run for run in runs if run.recipe.seed == 0 or f"{run.model}/{run.variant}" not in scale.once)
-    return Plan(scale.name, tuple(kept), scale.samples)
+    kept = dict[str, Run]()
+    for run in runs:
+        if run.recipe.seed == 0 or f"{run.model}/{run.variant}" not in scale.once:
+            known = kept.get(run.key, run)  # half the learning rate is of two tables
+            kept[run.key] = replace(known, parts=known.parts | run.parts)
+    return Plan(scale.name, tuple(kept.values()), scale.samples)
 
 
 def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
@@ -190,10 +194,19 @@ def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
         parts |= {"table2", "table3"} | (set(LOOKS) if seed == 0 else set())
     scratch = Run(label, first, _recipe(scale.first, scale.models[label], seed), frozenset(parts))
     other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
-    yield from (scratch, _tuned(scale, scratch, scale.second), other, _tuned(scale, other, scale.first))
-    if label in scale.halved:
-        gentle = replace(other, recipe=_varied(other.recipe, HYPERPARAMETERS[HALF][0]), variant=HALF)
-        yield from (gentle, _tuned(scale, gentle, scale.first))
+    yield from _with_transfer(scale, scratch, other)
+    if scale.halved:
+        yield from _with_transfer(scale, _gentle(scratch), _gentle(other))
+
+
+def _gentle(run: Run) -> Run:
+    """With half the learning rate, and not opened."""
+    return replace(run, recipe=_varied(run.recipe, HYPERPARAMETERS[HALF][0]), parts=frozenset({"table1"}), variant=HALF)
+
+
+def _with_transfer(scale: Scale, first: Run, second: Run) -> Iterator[Run]:
+    """Both, each with its network fine-tuned on the other's set."""
+    yield from (first, _tuned(scale, first, scale.second), second, _tuned(scale, second, scale.first))
 
 
 def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:

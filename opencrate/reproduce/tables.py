@@ -89,8 +89,8 @@ def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) ->
     base = results.accuracy(run.model, run.task)
     sizes = {other.variant: row["parameters"] for other, row in results.of(plan) if other.model == run.model}
     rows = [[f"{run.model} as it is", *_size(sizes, LIGHT, part), str(base or "–"), "", f"{BASE:.1f}", ""]]
-    variants = dict.fromkeys(other.variant for other in plan.runs if part in other.parts and other.variant != LIGHT)
-    for name in variants:
+    variants = {other.variant for other in plan.runs if part in other.parts}
+    for name in (name for name in WORDS if name in variants):
         sample = results.accuracy(run.model, run.task, name)
         difference = str(Difference.of(sample, base)) if sample and base else "–"
         theirs = [f"{paper[name]:.1f}", signed(paper[name] - BASE, 1)] if name in paper else ["–", ""]

@@ -164,8 +164,9 @@ def test_table_1_of_half_the_learning_rate(tmp_path):
     results = filled(plan, tmp_path, lambda run: row_of(run, plan, {"light": 10.0}.get(run.variant, 80.0)))
     lines = table1(plan, results).splitlines()
     assert "| Fashion-MNIST | " + "10.00 ± 0.00 | " * 6 in " ".join(lines)
-    assert "| Fashion-MNIST, ½ × the learning rate | – | – | 80.00 | – | – | 80.00 |" in lines
-    assert "| Fashion-MNIST, ½ × the learning rate → CIFAR-10 | – | – | 80.00 | – | – | 80.00 |" in lines
+    for first, then in (("CIFAR-10", " → Fashion-MNIST"), ("Fashion-MNIST", " → CIFAR-10")):
+        for task in ("", then):
+            assert f"| {first}, ½ × the learning rate{task} | " + " | ".join(["80.00"] * 6) + " |" in lines
 
 
 @pytest.mark.parametrize(
