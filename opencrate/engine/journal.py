@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from ..measures import LayerTable
 from .stepping import Outcome
 
-__all__ = ["Journal", "Relapse", "Window", "plain_numbers"]
+__all__ = ["Journal", "Relapse", "Window", "halved", "plain_numbers"]
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
 COLUMNS = 100  # of the table of layers, at most
@@ -196,6 +196,15 @@ class Relapse:
             return found
         self.lowest = min(self.lowest, loss)
         return None
+
+
+def halved(before: LayerTable, now: LayerTable) -> list[int]:
+    """The layers at which R^c has fallen to less than half, by tables of two epochs.
+
+    Tokens that fall onto one direction are seen here epochs before the loss tells (docs/LOG.md).
+    """
+    pairs = zip(before.rows, now.rows, strict=True)
+    return [int(row["layer"]) for earlier, row in pairs if row["Rc"] < 0.5 * earlier["Rc"]]
 
 
 class Window:

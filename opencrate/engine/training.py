@@ -32,7 +32,7 @@ from .building import build_model, build_optimizer, build_schedule, compile_mode
 from .checkpoints import Checkpoints, random_states, restore_random_states, seed_process
 from .evaluation import BATCH, evaluate
 from .folder import RunFolder
-from .journal import Journal, Relapse, Window
+from .journal import Journal, Relapse, Window, halved
 from .objective import Regularised
 from .options import Options
 from .stepping import Outcome, Stepper
@@ -260,10 +260,20 @@ class Training:
             apart = max(1, len(self.validation_feed) // self.recipe.probe)
             images, targets = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))
             self.probe_images = images[targets >= 0]
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), self.table
         with torch.compiler.set_stance("force_eager"):
             self.table = layerwise(model, self.probe_images, self.recipe.definition, resamples=0)
         self.journal.layers(self.table, self.step, epoch, time.perf_counter() - begun, shown)
+        if before and epoch > 1 and (layers := halved(before, self.table)):  # fresh weights may fall as they learn
+            self.journal.record("halved", self.step, epoch=epoch, layers=layers)
+            log.warning(
+                "epoch %d: R^c has halved since the epoch before, at %d of %d layers: tokens may be falling together."
+                " Should the loss rise, a lower learning rate (--optim.lr, %g now) may keep them apart",
+                epoch,
+                len(layers),
+                len(self.table.rows),
+                self.recipe.optim.lr,
+            )
 
     # saving and going on
 

@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 
 from opencrate.data.resident import Resident
-from opencrate.engine import journal, train
+from opencrate.engine import journal, train, training
 from opencrate.engine.checkpoints import Checkpoints
 from opencrate.engine.stepping import Stepper
+from opencrate.measures import DEFINITIONS, LayerTable
 from tests.engine.test_killing import last_step, require_equal_runs
 from tests.runs import SMALL, command, losses, metrics, small_options, small_recipe
 
@@ -114,6 +115,24 @@ def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypat
     assert found["loss"] > math.log(10) - 0.01
     assert "epoch 11: the network guesses, with a loss of 2." in caplog.text
     assert "a lower learning rate (--optim.lr, 0.003 now) may keep what it learns" in caplog.text
+
+
+def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplog):
+    """Of four epochs, before the first of which nothing counts: weights are fresh then."""
+    rates = iter([[8.0, 8.0], [3.0, 3.0], [3.0, 1.4], [2.9, 1.4], [1.0, 1.4]])
+
+    def layerwise(model, images, definition, resamples):
+        return LayerTable(DEFINITIONS["unit"], 4, tuple(_row(i + 1, rate) for i, rate in enumerate(next(rates))))
+
+    monkeypatch.setattr(training, "layerwise", layerwise)
+    train(small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4))
+    assert [(found["epoch"], found["layers"]) for found in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
+    assert "epoch 2: R^c has halved since the epoch before, at 1 of 2 layers: tokens may be falling tog" in caplog.text
+    assert caplog.text.count("R^c has halved") == 2
+
+
+def _row(layer, rate):
+    return {"layer": layer, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0}
 
 
 def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypatch, caplog):

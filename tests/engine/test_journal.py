@@ -12,7 +12,7 @@ from rich.console import Console
 
 from opencrate.engine import journal as module
 from opencrate.engine import train
-from opencrate.engine.journal import Journal, Relapse, Window, _small_table
+from opencrate.engine.journal import Journal, Relapse, Window, _small_table, halved
 from opencrate.engine.stepping import Outcome
 from opencrate.measures import DEFINITIONS, LayerTable
 from tests.runs import interrupted_at, metrics, small_options, small_recipe
@@ -234,3 +234,22 @@ def test_a_relapse_is_noticed_once(epochs, told):
         if (lost := relapse.end_epoch()) is not None:
             found[number] = pytest.approx(lost)
     assert found == told
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "layers"),
+    [
+        ((8.0, 8.0, 8.0), (7.0, 4.0, 3.9), [3]),
+        ((8.0, 4.0, 2.0), (3.0, 1.0, 0.5), [1, 2, 3]),
+        ((1.0,) * 3, (2.0,) * 3, []),
+    ],
+    ids=["to the half is not below it", "all", "a rise"],
+)
+def test_layers_at_which_r_c_has_halved(before, now, layers):
+    assert halved(*(LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now))) == layers
+
+
+def rows(*rates):
+    return tuple(
+        {"layer": i, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0} for i, rate in enumerate(rates, 1)
+    )
