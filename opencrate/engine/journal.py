@@ -179,17 +179,23 @@ class Relapse:
 
     def __init__(self, classes: int) -> None:
         self.guessing = math.log(classes)
-        self.lowest, self.losses = math.inf, list[float]()
+        self.lowest, self.loss, self.steps = math.inf, 0.0, 0  # of earlier epochs; of this one
+
+    def state_dict(self) -> dict[str, float]:
+        return {"lowest": self.lowest, "loss": self.loss, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.lowest, self.loss, self.steps = state["lowest"], state["loss"], int(state["steps"])
 
     def add(self, outcome: Outcome) -> None:
         if outcome.finite:
-            self.losses.append(outcome.loss)
+            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
 
     def end_epoch(self) -> tuple[float, float] | None:
         """The loss of the epoch and the lowest before it, in the first epoch of which that is true."""
-        if not self.losses:
+        if not self.steps:
             return None
-        loss, self.losses = sum(self.losses) / len(self.losses), []
+        loss, self.loss, self.steps = self.loss / self.steps, 0.0, 0
         learned = self.lowest < self.guessing - LEARNED
         if learned and loss > self.guessing - NOTHING:
             found, self.lowest = (loss, self.lowest), math.inf

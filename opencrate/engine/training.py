@@ -296,6 +296,8 @@ class Training:
             "bad_steps": self.bad_steps,
             "skipped": self.skipped,
             "seconds": self.seconds,
+            "relapse": self.relapse.state_dict(),
+            "layers": self.table.to_dict() if self.table else None,
         }
         unwrapped = self._unwrapped()
         if isinstance(unwrapped, CRATE):
@@ -332,13 +334,18 @@ class Training:
         set_model_state_dict(self.model, state.get("model", {}), options=options)
         set_optimizer_state_dict(self.model, self.optimizer, state.get("optimizer", {}), options=options)
         small = ("step", "scaler", "ema", "random", "best", "last", "bad_steps", "skipped", "seconds")
-        rest = self.world.on_main(lambda: {key: state[key] for key in small})
+        watched = ("relapse", "layers")  # which older checkpoints lack
+        rest = self.world.on_main(lambda: {key: state[key] for key in small} | {key: state.get(key) for key in watched})
         for name in ("step", "best", "last", "bad_steps", "skipped", "seconds"):
             setattr(self, name, rest[name])
         if rest["scaler"]:
             self.stepper.scaler.load_state_dict(rest["scaler"])
         if self.ema:
             self.ema.module.load_state_dict(rest["ema"])
+        if rest["relapse"]:
+            self.relapse.load_state_dict(rest["relapse"])
+        if rest["layers"]:
+            self.table = LayerTable.from_dict(rest["layers"])
         if self.world.size == len(rest["random"]):
             restore_random_states(rest["random"][self.world.rank], self.world.device)
         else:  # another number of processes than before

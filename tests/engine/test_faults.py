@@ -20,7 +20,7 @@ from opencrate.engine.checkpoints import Checkpoints
 from opencrate.engine.stepping import Stepper
 from opencrate.measures import DEFINITIONS, LayerTable
 from tests.engine.test_killing import last_step, require_equal_runs
-from tests.runs import SMALL, command, losses, metrics, small_options, small_recipe
+from tests.runs import SMALL, command, interrupted_at, losses, metrics, small_options, small_recipe
 
 EPOCHS = ("--schedule.epochs", "12")
 
@@ -97,8 +97,10 @@ def test_a_full_disk_is_one_sentence_and_the_older_checkpoint_is_intact(tmp_path
         subprocess.run(["umount", tmp_path], check=True)
 
 
-def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypatch, caplog):
-    """Its pictures turn black after ten epochs: what it says of them is no better than a guess."""
+@pytest.mark.parametrize("killed", [None, 94])
+def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypatch, caplog, killed):
+    """Its pictures turn black after ten epochs: what it says of them is no better than a guess. A kill in the epoch of
+    which that is true, and in which nothing is learned, does not hide it."""
     normalise, calls = Resident.normalise, []
 
     def blackened(self, images):
@@ -108,7 +110,7 @@ def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypat
     monkeypatch.setattr(Resident, "normalise", blackened)
     monkeypatch.setattr(journal, "LEARNED", 0.1)  # by then
     recipe = small_recipe(probe=0, schedule={"epochs": 12}, optim={"lr": 3e-3})
-    train(recipe, small_options(tmp_path, evaluate_epochs=12))
+    lives(killed, recipe, small_options(tmp_path, evaluate_epochs=12), monkeypatch)
     (found,) = metrics(tmp_path, "relapse")
     assert found["epoch"] == 11
     assert found["lowest"] < math.log(10) - 0.1
@@ -117,15 +119,25 @@ def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypat
     assert "a lower learning rate (--optim.lr, 0.003 now) may keep what it learns" in caplog.text
 
 
-def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplog):
-    """Of four epochs, before the first of which nothing counts: weights are fresh then."""
+def lives(killed, recipe, options, monkeypatch):
+    if killed is not None:
+        with interrupted_at(killed, monkeypatch):
+            train(recipe, options)
+    return train(recipe, options)
+
+
+@pytest.mark.parametrize("killed", [None, 13])
+def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplog, killed):
+    """Of four epochs of nine steps, before the first of which nothing counts: weights are fresh then."""
     rates = iter([[8.0, 8.0], [3.0, 3.0], [3.0, 1.4], [2.9, 1.4], [1.0, 1.4]])
 
     def layerwise(model, images, definition, resamples):
         return LayerTable(DEFINITIONS["unit"], 4, tuple(_row(i + 1, rate) for i, rate in enumerate(next(rates))))
 
     monkeypatch.setattr(training, "layerwise", layerwise)
-    train(small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4))
+    lives(
+        killed, small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4), monkeypatch
+    )
     assert [(found["epoch"], found["layers"]) for found in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
     assert "epoch 2: R^c has halved since the epoch before, at 1 of 2 layers: tokens may be falling tog" in caplog.text
     assert caplog.text.count("R^c has halved") == 2
