@@ -17,7 +17,7 @@ from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .performing import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run, amount
 from .progress import duration
-from .results import Results
+from .results import LOST, Results, has_lost
 from .tables import strong, table, table1, table2, table3
 
 __all__ = ["require_kept", "write_document"]
@@ -142,6 +142,7 @@ def _heading(plan: Plan, results: Results) -> str:
         f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
         f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
+        f"{f' †: a seed ended more than {LOST:g} points below its best epoch.' * any(map(has_lost, done))}"
         f"\n\n{_settings(plan)}"
     )
 

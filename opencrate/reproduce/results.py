@@ -17,7 +17,7 @@ from ..engine.journal import plain_numbers
 from ..recipes import Expected, Recipe, recipe_text
 from .plan import LIGHT, Plan, Run
 
-__all__ = ["Results", "Sample", "fingerprint", "placeless"]
+__all__ = ["LOST", "Results", "Sample", "fingerprint", "has_lost", "placeless"]
 
 TOLD = ("task", "model", "variant", "seed")
 PICTURES = {
@@ -29,6 +29,7 @@ PICTURES = {
     "Pets": 3_669,
 }
 """Of validation."""
+LOST = 10.0  # points below its best epoch: what a network that ends so had learned is gone
 FLAT = (*TOLD, "top1", "best", "epochs", "parameters", "seconds", "error")
 
 
@@ -38,6 +39,7 @@ class Sample:
 
     values: tuple[float, ...]
     pictures: int | None = None  # on which they were measured
+    lost: bool = False  # whether one of the networks had been better by far
 
     @property
     def mean(self) -> float:
@@ -60,7 +62,7 @@ class Sample:
         return len(self.values) - 1 or (self.pictures or 2) - 1
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+        return f"{self.mean:.2f}" + ("" if self.std is None else f" ± {self.std:.2f}") + " †" * self.lost
 
 
 class Results:
@@ -133,10 +135,16 @@ class Results:
         rows = sorted((row for row in self.rows.values() if wanted.items() <= row.items()), key=lambda row: row["seed"])
         found = [row if look is None else row.get("looks", {}).get(look, {}) for row in rows]
         values = tuple(values["top1"] for values in found if "top1" in values)
-        return Sample(values, PICTURES.get(task.split(" → ")[-1])) if values else None
+        lost = look is None and any(map(has_lost, found))
+        return Sample(values, PICTURES.get(task.split(" → ")[-1]), lost) if values else None
 
     def failures(self) -> dict[str, str]:
         return {key: row["error"] for key, row in self.rows.items() if "error" in row}
+
+
+def has_lost(row: dict[str, Any]) -> bool:
+    """Whether the run ended far below its best epoch."""
+    return "top1" in row and row.get("best", row["top1"]) > row["top1"] + LOST
 
 
 def placeless(recipe: Recipe) -> Recipe:

@@ -303,6 +303,13 @@ def test_time_of_runs_beside_each_other(spans, words, tmp_path):
     assert words in write_document(PLAN, filled(PLAN, tmp_path, row), tmp_path, tmp_path).read_text()
 
 
+@pytest.mark.parametrize(("best", "told"), [(60.0, False), (60.1, True)])
+def test_a_mark_is_explained_where_there_is_one(tmp_path, best, told):
+    results = filled(PLAN, tmp_path, lambda run: row_of(run, PLAN, 50.0, best=best))
+    text = write_document(PLAN, results, tmp_path, tmp_path).read_text()
+    assert ("†: a seed ended more than 10 points below its best epoch." in text) == ("50.00 ± 0.00 †" in text) == told
+
+
 def test_failed_and_missing_runs_are_named(text):
     for key in FAILED:
         assert f"- `{key}`: no disk" in text

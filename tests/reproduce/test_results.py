@@ -117,6 +117,13 @@ def test_accuracies_are_those_of_a_network_a_set_and_a_variant(tmp_path):
     assert results.accuracy("CRATE-X", "digits") is None
 
 
+@pytest.mark.parametrize(("best", "mark"), [(50.0, ""), (60.0, ""), (60.1, " †")])
+def test_a_seed_that_ends_far_below_its_best_epoch_is_marked(tmp_path, best, mark):
+    results = filled(PLAN, tmp_path, lambda run: row_of(run, PLAN, 50.0, **{"best": best} if run == RUN else {}))
+    assert str(results.accuracy(RUN.model, RUN.task)) == f"50.00 ± 0.00{mark}"
+    assert "†" not in str(results.accuracy(RUN.model, RUN.task, "strong"))
+
+
 def test_no_field_of_a_recipe_is_forgotten_here():
     recipe = RUN.recipe
     paths = set()
