@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from opencrate.analysis import figures
+from opencrate.recipes import RECIPES
 from opencrate.reproduce.document import write_document
 from opencrate.reproduce.plan import PARTS, Plan
 from opencrate.reproduce.results import Results
@@ -437,3 +438,21 @@ def test_the_document_of_the_project_is_what_the_command_writes(tmp_path):
     )
     assert file.read_text(encoding="utf-8") == (docs / "RESULTS.md").read_text(encoding="utf-8")
     assert (tmp_path / "docs/results/small/results.json").read_bytes() == (there / "results.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "variant"),
+    [
+        *((f"cifar10_{size}", f"CRATE-{size[0].upper()}", "light") for size in ("tiny", "small", "base")),
+        ("cifar10_vit_tiny", "ViT-T", "light"),
+        ("cifar10_tiny_strong", "CRATE-T", "strong"),
+        ("cifar10_base_strong", "CRATE-B", "strong"),
+        ("cifar10_vit_tiny_strong", "ViT-T", "strong"),
+    ],
+)
+def test_recipes_expect_what_the_document_has(name, model, variant):
+    """And by how many seeds it is known."""
+    found = Results(Path(__file__).parents[2] / "docs/results/small/results.json", "small")
+    sample, expected = found.accuracy(model, "CIFAR-10", variant), RECIPES[name]().expected
+    assert expected.top1 == round(sample.mean, 1)
+    assert expected.source.endswith({1: "one seed", 3: "mean of three seeds"}[len(sample.values)])
