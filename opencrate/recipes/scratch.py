@@ -24,7 +24,9 @@ def digits() -> Recipe:
         schedule=Schedule(epochs=40, warmup_epochs=5),
         precision="fp32",
         compile=False,
-        expected=Expected(99.2, "2 CPU cores", "25 s", "ours"),
+        expected=Expected(
+            97.8, "2 CPU cores", "20 s", "ours, mean of five seeds; 98.1 to 99.2 by machine with the first"
+        ),
     )
 
 
