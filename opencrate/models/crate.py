@@ -95,7 +95,7 @@ class CRATE(nn.Module):
                 raise ValueError(f"{name} must be in [0, 1), got {rate}")
         head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
         _require_counts(head_dim=head_dim)
-        self.num_classes, self.global_pool = num_classes, global_pool
+        self.in_chans, self.num_classes, self.global_pool = in_chans, num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads, self.head_dim, self.norm_eps = num_heads, head_dim, norm_eps
         self.num_prefix_tokens = 1
@@ -293,6 +293,10 @@ class CRATE(nn.Module):
             self.pos_embed = nn.Parameter(positions)
         for entry in self.feature_info:
             entry["reduction"] = self.patch_embed.patch_size[0]
+        if hasattr(self, "_traits"):  # what timm, from 1.0.31 on, knows of a network that it has made
+            from timm.models._input import update_model_input_size
+
+            update_model_input_size(self, self.patch_embed.img_size, patch_size=self.patch_embed.patch_size)
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:

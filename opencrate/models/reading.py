@@ -115,7 +115,8 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
     try:
         config = json.loads(config_file.read_text(encoding="utf-8"))
         architecture, pretrained_cfg = str(config["architecture"]), PretrainedCfg(**config.get("pretrained_cfg", {}))
-        # A folder that timm wrote without our arguments tells classes and pooling; the rest is the architecture's.
+        # A folder that timm wrote tells classes, pooling and, from timm 1.0.31 on, the arguments that were given; the
+        # rest is the architecture's.
         told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
         arguments = {**told, **config.get("model_args", {})}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -130,7 +131,7 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         architecture,
         {**VARIANTS[architecture], **arguments},
         origin=f"Hub layout, {files[0].name}",
-        assumed=() if "model_args" in config else ("num_heads", "compress", "sparsify"),
+        assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
         pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
     )
 

@@ -19,6 +19,7 @@ from opencrate.models import convert, push_to_hub, read, save_authors
 from ..networks import SMALL, small, transcribed
 
 IMAGES = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+KEPT = pytest.mark.skipif(not hasattr(timm.models, "get_model_args"), reason="timm keeps no arguments before 1.0.31")
 
 
 def authors_state(dim=24, depth=3, heads=4, head_dim=6, patch=4, patches=16, classes=5, seed=0):
@@ -260,7 +261,7 @@ def test_weights_without_a_configuration(tmp_path):
 
 
 def test_a_folder_that_timm_wrote(tmp_path):
-    """timm's own saving keeps classes and pooling, but none of our arguments."""
+    """timm's own saving keeps classes and pooling, and of our arguments at most those that were given."""
     model = timm.create_model("crate_tiny_patch4_32", num_classes=3, global_pool="avg").eval()
     save_for_hf(model, tmp_path, safe_serialization="both")
     images = torch.randn(1, 3, 32, 32)
@@ -271,6 +272,29 @@ def test_a_folder_that_timm_wrote(tmp_path):
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     assert torch.equal(load(tmp_path / "pytorch_model.bin")(images), model(images))
     assert not torch.equal(load(tmp_path)(images), model(images))
+
+
+def test_what_a_folder_tells_is_not_assumed(tmp_path):
+    save_pretrained(small(sparsify="prox_mm"), tmp_path)
+    assert "(assumed)" not in "".join(read(tmp_path).describe().values())
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_args"]["compress"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = read(tmp_path).describe()
+    assert [key for key, text in found.items() if text.endswith("(assumed)")] == ["compression"]
+    assert found["sparsification"].startswith("prox_mm ")
+
+
+@KEPT
+def test_timms_own_saving_of_a_changed_network(tmp_path):
+    model = timm.create_model("crate_tiny_patch4_32", depth=2, in_chans=1, sparsify="prox_mm").eval()
+    model.reset_classifier(7, "avg")
+    model.set_input_size((48, 24), 8)
+    save_for_hf(model, tmp_path, safe_serialization=True)
+    assert load(tmp_path).config() == model.config()
+    images = torch.randn(1, 1, 48, 24)
+    assert torch.equal(load(tmp_path)(images), model(images))
+    assert torch.equal(timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()(images), model(images))
 
 
 def test_shared_and_strided_weights_convert(tmp_path):
