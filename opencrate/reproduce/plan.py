@@ -112,7 +112,10 @@ class Plan:
         return "\n".join([*lines, counted(len(self.runs), sum(run.key in done for run in self.runs))])
 
     def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
-        """The runs of these parts with a key that matches, and those that they start from; all where none is given."""
+        """The runs of these parts with a key that matches, and those that they start from; all where none is given.
+
+        Runs of the first pattern come first: a long one that would be the last should not be waited for by itself.
+        """
         wanted, patterns = frozenset(parts) or frozenset(PARTS), tuple(patterns) or ("*",)
         for part in sorted(wanted):
             if part not in PARTS:
@@ -120,13 +123,16 @@ class Plan:
         of_parts = [run for run in self.runs if run.parts & wanted]
         if not of_parts:
             raise ValueError(f"the scale {self.scale} has no run for {', '.join(sorted(wanted))}")
-        chosen = {run.key for run in of_parts if any(fnmatch(run.key, pattern) for pattern in patterns)}
-        if not chosen:
+        matching = {run.key: [i for i, pattern in enumerate(patterns) if fnmatch(run.key, pattern)] for run in of_parts}
+        turns = {key: found[0] for key, found in matching.items() if found}
+        if not turns:
             of = "the plan" if wanted == frozenset(PARTS) else ", ".join(part for part in PARTS if part in wanted)
             raise ValueError(f"no run of {of} matches {' or '.join(patterns)}: --dry prints their names")
-        chosen |= {run.start for run in self.runs if run.key in chosen and run.start}
-        kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in chosen)
-        return replace(self, runs=tuple(kept))
+        for run in self.runs:
+            if run.key in turns and run.start:
+                turns[run.start] = min(turns[run.key], turns.get(run.start, len(patterns)))
+        kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in turns)
+        return replace(self, runs=tuple(sorted(kept, key=lambda run: turns[run.key])))
 
 
 def counted(runs: int, done: int) -> str:

@@ -30,7 +30,8 @@ class Reproduction:
             (ImageNet, the paper's own settings).
         only: parts, with commas or spaces between them: table1, table2, table3, strong, fig3, fig4, tokens, subspaces,
             audit; all unless given.
-        runs: only runs whose names match one of these patterns, such as 'cifar-10/crate-t/*'; --dry prints the names.
+        runs: only runs whose names match one of these patterns, such as 'cifar-10/crate-t/*', those of the first
+            pattern first; --dry prints the names.
         data: where sets of pictures lie, each as NAME=FOLDER; data/NAME unless given. small has cifar10 and
             fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets: as IDX files, packed (opencrate
             pack), as folders of classes in train and another folder, or as torchvision keeps them.

@@ -102,6 +102,19 @@ def test_only_some_runs_and_what_they_start_from(small):
     ]
 
 
+def test_runs_of_the_first_pattern_come_first_behind_what_they_start_from(small):
+    patterns = ["*/vit-s/strong/*", "fashion-mnist-to-*/crate-b/lr*", "*/crate-b/lr*", "cifar-10/crate-t/lr*"]
+    assert [run.key for run in small.only((), patterns).runs] == [
+        "cifar-10/vit-s/strong/seed0",
+        "fashion-mnist/crate-b/lr_1.2e-4/seed0",  # which the third pattern names, too
+        "fashion-mnist-to-cifar-10/crate-b/lr_1.2e-4/seed0",
+        "cifar-10/crate-b/lr_1.2e-4/seed0",
+        "cifar-10-to-fashion-mnist/crate-b/lr_1.2e-4/seed0",
+        "cifar-10/crate-t/lr_1.2e-4/seed0",
+        "cifar-10/crate-t/lr_4.8e-4/seed0",
+    ]
+
+
 def test_parts_and_patterns_together(small):
     kept = small.only(["table3"], ["*/seed2"])
     assert [run.variant for run in kept.runs] == ["light", *(name for name in TABLE_3 if name not in ONCE)]
