@@ -1,5 +1,6 @@
 import builtins
 import os
+import signal
 
 import pytest
 import torch
@@ -7,6 +8,10 @@ from hypothesis import settings
 
 settings.register_profile("opencrate", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("opencrate")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a script's background: then Ctrl-C would reach nothing
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

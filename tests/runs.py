@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import socket
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,15 +62,19 @@ def warm_up() -> None:
     process.join()
 
 
-def start(recipe: Recipe, options: Options, rank: int = 0, world: int = 1, port: int = 0):
-    """A process that trains."""
-    process = FORKS.Process(target=_train, args=(recipe, options, rank, world, port))
+def start(recipe: Recipe, options: Options, rank: int = 0, world: int = 1, port: int = 0, last: int | None = None):
+    """A process that trains, until step `last` if there is one, where it waits to be killed."""
+    process = FORKS.Process(target=_train, args=(recipe, options, rank, world, port, last))
     process.start()
     return process
 
 
 def run_processes(recipe: Recipe, options: Options, world: int) -> None:
-    """Train on several processes, as torchrun would start them, to the end."""
+    """Train on several processes, as torchrun would start them, to the end.
+
+    A thread of a process group that outlives the run may abort the process when Python ends: none may be left, but
+    where torch's own caches keep the group (fsdp).
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -82,8 +87,11 @@ def run_processes(recipe: Recipe, options: Options, world: int) -> None:
     assert codes == [0] * world, codes
 
 
-def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int) -> None:
+def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int, last: int | None) -> None:
     torch.set_num_threads(1)
+    if last is not None:
+        step = Training._step
+        Training._step = lambda self, batches: step(self, batches) if self.step < last else time.sleep(600)
     if world > 1:
         os.environ |= {
             "RANK": str(rank),
@@ -92,7 +100,14 @@ def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int) -
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
         }
+    before = threads()
     train(recipe, options)
+    assert world == 1 or options.parallel == "fsdp" or threads() == before, "threads are left"
+
+
+def threads() -> int:
+    """Of this process, C++'s among them."""
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def metrics(folder: Path, kind: str) -> list[dict]:

@@ -1,6 +1,8 @@
 """The processes of a run: who am I, how many are we, what do we agree on. The network does not know of them."""
 
+import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 __all__ = ["World", "device_named", "distribute", "joined", "synchronise_gradients"]
 
 T = TypeVar("T")
+LAST_WORK = 0.1  # seconds; to free a tensor takes microseconds, once Python's lock is free
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,11 @@ class World:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """Join the processes that torchrun started, if it did."""
+    """Join the processes that torchrun started, if it did.
+
+    A thread of their group that still has a tensor to free when Python ends aborts a process which has finished, and
+    torchrun starts it again. So the threads end here or, where torch's own caches keep the group (fsdp), get the time.
+    """
     size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
     chosen = device_named(device, local)
     if chosen.type == "cuda":
@@ -79,6 +86,8 @@ def joined(device: str = "auto") -> Iterator[World]:
         yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
+        gc.collect()  # the wrapped network, which refers to itself, has the group, too
+        time.sleep(LAST_WORK)
 
 
 _TORCHRUN = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))

@@ -52,8 +52,9 @@ def test_twenty_kills_leave_no_trace(tmp_path):
     start(recipe, untouched).join()
     draw, total = random.Random(0), 9 * recipe.schedule.epochs
     for life in range(KILLS):
-        process = start(recipe, folder)
-        until = last_step(folder.out) + draw.randint(4, total // KILLS - 3)
+        begun = last_step(folder.out)
+        process = start(recipe, folder, last=begun + total // KILLS - 1)  # while this process may be waiting for a core
+        until = begun + draw.randint(4, total // KILLS - 3)
         while life % 4 and process.exitcode is None and last_step(folder.out) < until:
             time.sleep(0.001)
         process.join(draw.uniform(0, 0.05 if life % 4 else 0.5))  # every fourth is killed while it starts

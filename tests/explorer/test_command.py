@@ -26,19 +26,22 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        said = []
-        for line in process.stdout:
-            said.append(line)
-            if "The explorer is at" in line:
-                break
-        else:
-            pytest.fail("".join(said))
-        address = line.split(" at ")[1].split()[0]
-        with urllib.request.urlopen(address) as answer:
-            page = answer.read().decode()
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        return "".join(said), page, process.wait(20)
+        try:
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if "The explorer is at" in line:
+                    break
+            else:
+                pytest.fail("".join(said))
+            address = line.split(" at ")[1].split()[0]
+            with urllib.request.urlopen(address) as answer:
+                page = answer.read().decode()
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            return "".join(said), page, process.wait(20)
+        finally:
+            process.kill()  # or leaving it would wait, whatever went wrong
 
 
 def test_a_checkpoint_without_pictures_gets_two_photos(checkpoint, tmp_path):
