@@ -151,6 +151,8 @@ class PatchEmbed(nn.Module):
         with torch.no_grad():
             proj.weight.copy_(weight)
             proj.bias.copy_(bias)
+        for new, old in ((norm, self.norm_patch), (proj, self.proj)):
+            new.weight.requires_grad, new.bias.requires_grad = old.weight.requires_grad, old.bias.requires_grad
         self.norm_patch, self.proj = norm.train(self.training), proj.train(self.training)
 
 

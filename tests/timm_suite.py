@@ -16,13 +16,18 @@ import timm
 import opencrate  # noqa: F401 (registers crate_*)
 
 CACHE = Path(__file__).parents[1] / ".cache" / "timm-suite"
-TESTS_PER_MODEL = 9
+TESTS_PER_MODEL = 9  # at least: newer versions have more
 
 
-def our_models(exclude_filters: str | list[str] = "", pretrained: bool = False, **_: Any) -> list[str]:
+def our_models(
+    filter: str | list[str] = "",
+    exclude_filters: str | list[str] = "",
+    pretrained: bool = False,
+    **_: Any,
+) -> list[str]:
     """Our models wherever timm lists a ViT: among those whose features are tokens, with no weights to fetch."""
-    is_token_model_excluded = "vit_*" in exclude_filters
-    return [] if pretrained or is_token_model_excluded else timm.models.list_models("crate_*")
+    listed = (not filter or "vit_*" in filter) and "vit_*" not in exclude_filters
+    return timm.models.list_models("crate_*") if listed and not pretrained else []
 
 
 def pytest_configure() -> None:
@@ -55,8 +60,8 @@ def main() -> int:
     plugin = ["-p", "timm_suite", "-n", "auto", "-q", "-k", "crate_"]
     code = pytest.main([*config, *plugin, str(folder / "tests" / "test_models.py")], plugins=[count])
     expected = TESTS_PER_MODEL * len(timm.models.list_models("crate_*"))
-    if code == 0 and count.passed != expected:
-        print(f"timm's suite ran {count.passed} tests on our models, {expected} were expected")
+    if code == 0 and count.passed < expected:
+        print(f"timm's suite ran {count.passed} tests on our models, at least {expected} were expected")
         return 1
     return int(code)
 

@@ -290,7 +290,7 @@ class CRATE(nn.Module):
             positions = resample_abs_pos_embed(
                 self.pos_embed.detach(), self.patch_embed.grid_size, old_size=old_grid, num_prefix_tokens=1
             )
-            self.pos_embed = nn.Parameter(positions)
+            self.pos_embed = nn.Parameter(positions, self.pos_embed.requires_grad)
         for entry in self.feature_info:
             entry["reduction"] = self.patch_embed.patch_size[0]
         if hasattr(self, "_traits"):  # what timm, from 1.0.31 on, knows of a network that it has made

@@ -121,6 +121,15 @@ def test_set_input_size_interpolates_the_positions():
     assert model.patch_embed.img_size == (24, 16)
 
 
+def test_what_is_frozen_stays_so_in_another_size():
+    model = small()
+    frozen = {"pos_embed", "patch_embed.proj.weight", "patch_embed.norm_patch.bias"}
+    for name in frozen:
+        model.get_parameter(name).requires_grad = False
+    model.set_input_size(img_size=32, patch_size=8)
+    assert {name for name, weight in model.named_parameters() if not weight.requires_grad} == frozen
+
+
 def test_set_patch_size_keeps_smooth_pictures():
     """Patches of 8 pixels on a picture of twice the size see the same picture: the embedding is almost the same."""
     model = small()
