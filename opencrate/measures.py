@@ -15,7 +15,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, cast
 
@@ -38,6 +38,7 @@ __all__ = [
     "definition_named",
     "interval",
     "layerwise",
+    "layerwise_by",
     "measure",
     "stream",
     "summary",
@@ -169,17 +170,34 @@ def layerwise(
     Batches stream through the network in evaluation mode, so any number of pictures fits in memory; `samples` stops
     after that many. A network in training is set back to it. `resamples=0` leaves the intervals out.
     """
-    chosen = definition_named(definition)
+    (table,) = layerwise_by(model, batches, (definition,), samples, resamples)
+    return table
+
+
+def layerwise_by(
+    model: CRATE,
+    batches: Tensor | Iterable[Any],
+    definitions: Sequence[str | Definition],
+    samples: int | None = None,
+    resamples: int = RESAMPLES,
+) -> list[LayerTable]:
+    """`layerwise` by each of several definitions, in one pass of the pictures through the network."""
+    chosen = [definition_named(definition) for definition in definitions]
     model = unwrap_model(model)
     require_crate("layerwise", model)
     layers = cast("list[Layer]", list(model.blocks))
     values = stream(model, batches, lambda images: _values(model, layers, images, chosen), samples)
+    return [_table(definition, found, resamples) for definition, found in zip(chosen, values, strict=True)]
+
+
+def _table(definition: Definition, values: Tensor, resamples: int) -> LayerTable:
+    """Of values (layers, measures, samples)."""
     columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
     rows = (
         {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
-        for layer in range(len(layers))
+        for layer in range(len(values))
     )
-    return LayerTable(chosen, values.shape[-1], tuple(rows))
+    return LayerTable(definition, values.shape[-1], tuple(rows))
 
 
 @torch.inference_mode()
@@ -250,17 +268,38 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
     return low.view(values.shape[:-1]), high.view(values.shape[:-1])
 
 
-def _values(model: CRATE, layers: list[Layer], images: Tensor, definition: Definition) -> Tensor:
-    """Every measure of every layer and sample. Several layers are measured together: on a GPU, one small batch of
-    matrices costs as much time as twelve, and every look at values makes the host wait."""
-    rates, fractions, limit = list[Tensor](), list[Tensor](), TOGETHER if images.is_cuda else 0
-    projected, codes = list[Tensor](), list[Tensor]()
+def _values(model: CRATE, layers: list[Layer], images: Tensor, definitions: list[Definition]) -> Tensor:
+    """By every definition, every layer's every measure of every sample.
+
+    Several layers are measured together: on a GPU, one small batch of matrices costs as much time as twelve, and every
+    look at values makes the host wait.
+    """
+    found = [_Found(definition) for definition in definitions]
+    limit = TOGETHER if images.is_cuda else 0
     for step, layer in zip(trajectory(model, images), layers, strict=True):
-        projected.append(_projected(step, layer, definition))
-        codes.append(_code(step, definition))
-        if step.layer == len(layers) or sum(V.nbytes for V in projected) > limit:
-            rates.append(_rate(torch.stack(projected), layer, definition))  # (layers, b)
-            fractions.append(nonzero_fraction(torch.stack(codes)))
-            projected.clear()
-            codes.clear()
-    return torch.stack([torch.cat(rates).double(), torch.cat(fractions).double()], dim=1)
+        for one in found:
+            one.projected.append(_projected(step, layer, one.definition))
+            one.codes.append(_code(step, one.definition))
+        if step.layer == len(layers) or sum(V.nbytes for one in found for V in one.projected) > limit:
+            for one in found:
+                one.measure(layer)
+    return torch.stack([one.values() for one in found])
+
+
+class _Found:
+    """What is found by one definition, and the layers that wait to be measured together."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.projected, self.codes = list[Tensor](), list[Tensor]()
+        self.rates, self.fractions = list[Tensor](), list[Tensor]()
+
+    def measure(self, layer: Layer) -> None:
+        self.rates.append(_rate(torch.stack(self.projected), layer, self.definition))  # (layers, b)
+        self.fractions.append(nonzero_fraction(torch.stack(self.codes)))
+        self.projected.clear()
+        self.codes.clear()
+
+    def values(self) -> Tensor:
+        """(layers, measures, b)."""
+        return torch.stack([torch.cat(self.rates).double(), torch.cat(self.fractions).double()], dim=1)

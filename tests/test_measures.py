@@ -14,7 +14,7 @@ from scipy.stats import bootstrap
 from torch.nn.functional import layer_norm, normalize
 
 from opencrate import layerwise, load, trajectory
-from opencrate.measures import DEFINITIONS, Definition, interval
+from opencrate.measures import DEFINITIONS, Definition, interval, layerwise_by
 from opencrate.objective import coding_rate, subspace_coding_rate
 
 from .networks import small, transcribed
@@ -123,6 +123,15 @@ def test_every_part_of_a_definition_counts():
     gram = torch.eye(17, dtype=torch.float64) + 24 / (17 * 0.01) * V @ V.mT
     assert values[str({"unit": True, "scaling": "d"})] == pytest.approx(0.5 * torch.logdet(gram).sum(0).mean().item())
     assert values["{'unit': True}"] == pytest.approx(coding_rate(V, 0.1).sum(0).mean().item())
+
+
+def test_several_definitions_in_one_pass_are_what_each_is_alone():
+    passes, model = [], small(dtype=torch.float64)
+    model.patch_embed.register_forward_hook(lambda *_: passes.append(1))
+    tables = layerwise_by(model, [IMAGES[:3], IMAGES[3:]], ("unit", "paper", "official"))
+    assert len(passes) == 2
+    for table, name in zip(tables, ("unit", "paper", "official"), strict=True):
+        assert table == layerwise(model, [IMAGES[:3], IMAGES[3:]], name)
 
 
 def test_batches_stream():

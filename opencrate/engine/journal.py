@@ -207,7 +207,7 @@ class Relapse:
 def halved(before: LayerTable, now: LayerTable) -> list[int]:
     """The layers at which R^c has fallen to less than half, by tables of two epochs.
 
-    Tokens that fall onto one direction are seen here epochs before the loss tells (docs/LOG.md).
+    By the definition `unit`, tokens that take one direction are seen so epochs before the loss tells (docs/LOG.md).
     """
     pairs = zip(before.rows, now.rows, strict=True)
     return [int(row["layer"]) for earlier, row in pairs if row["Rc"] < 0.5 * earlier["Rc"]]

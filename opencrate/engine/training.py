@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data import Feed, Split
 from ..data.feed import Batches
 from ..data.loading import seeded
-from ..measures import LayerTable, layerwise
+from ..measures import LayerTable, layerwise_by
 from ..models import CRATE
 from ..recipes import Recipe
 from .building import build_model, build_optimizer, build_schedule, compile_model, save_network
@@ -43,6 +43,7 @@ __all__ = ["Stopped", "Training"]
 log = logging.getLogger("opencrate")
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+WATCHED = "unit"  # the definition of R^c that falls when tokens take one direction, whatever their length does
 
 
 class Stopped(KeyboardInterrupt):
@@ -91,6 +92,7 @@ class Training:
         self.best: dict[str, Any] = {}
         self.last: dict[str, Any] = {}
         self.table: LayerTable | None = None
+        self.watched: LayerTable | None = None  # by the definition WATCHED
         self.whole: nn.Module | None = None  # of a sharded network
         self.probe_images: Tensor | None = None
         self.signal: int | None = None
@@ -260,16 +262,20 @@ class Training:
             apart = max(1, len(self.validation_feed) // self.recipe.probe)
             images, targets = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))
             self.probe_images = images[targets >= 0]
-        begun, before = time.perf_counter(), self.table
+        begun, before = time.perf_counter(), self.watched
+        definitions = tuple(dict.fromkeys((self.recipe.definition, WATCHED)))
         with torch.compiler.set_stance("force_eager"):
-            self.table = layerwise(model, self.probe_images, self.recipe.definition, resamples=0)
+            tables = layerwise_by(model, self.probe_images, definitions, resamples=0)
+        self.table, self.watched = tables[0], tables[-1]
         self.journal.layers(self.table, self.step, epoch, time.perf_counter() - begun, shown)
-        if before and epoch > 1 and (layers := halved(before, self.table)):  # fresh weights may fall as they learn
+        if before and epoch > 1 and (layers := halved(before, self.watched)):  # fresh weights may fall as they learn
             self.journal.record("halved", self.step, epoch=epoch, layers=layers)
             log.warning(
-                "epoch %d: R^c has halved since the epoch before, at %d of %d layers: tokens may be falling together."
-                " Should the loss rise, a lower learning rate (--optim.lr, %g now) may keep them apart",
+                "epoch %d: R^c (definition %s) has halved since the epoch before, at %d of %d layers: tokens may be"
+                " falling together. Should the loss rise, a lower learning rate (--optim.lr, %g now) may keep them"
+                " apart",
                 epoch,
+                WATCHED,
                 len(layers),
                 len(self.table.rows),
                 self.recipe.optim.lr,
@@ -297,7 +303,7 @@ class Training:
             "skipped": self.skipped,
             "seconds": self.seconds,
             "relapse": self.relapse.state_dict(),
-            "layers": self.table.to_dict() if self.table else None,
+            "watched": self.watched.to_dict() if self.watched else None,
         }
         unwrapped = self._unwrapped()
         if isinstance(unwrapped, CRATE):
@@ -334,8 +340,8 @@ class Training:
         set_model_state_dict(self.model, state.get("model", {}), options=options)
         set_optimizer_state_dict(self.model, self.optimizer, state.get("optimizer", {}), options=options)
         small = ("step", "scaler", "ema", "random", "best", "last", "bad_steps", "skipped", "seconds")
-        watched = ("relapse", "layers")  # which older checkpoints lack
-        rest = self.world.on_main(lambda: {key: state[key] for key in small} | {key: state.get(key) for key in watched})
+        later = ("relapse", "watched")  # which older checkpoints lack
+        rest = self.world.on_main(lambda: {key: state[key] for key in small} | {key: state.get(key) for key in later})
         for name in ("step", "best", "last", "bad_steps", "skipped", "seconds"):
             setattr(self, name, rest[name])
         if rest["scaler"]:
@@ -344,8 +350,8 @@ class Training:
             self.ema.module.load_state_dict(rest["ema"])
         if rest["relapse"]:
             self.relapse.load_state_dict(rest["relapse"])
-        if rest["layers"]:
-            self.table = LayerTable.from_dict(rest["layers"])
+        if rest["watched"]:
+            self.watched = LayerTable.from_dict(rest["watched"])
         if self.world.size == len(rest["random"]):
             restore_random_states(rest["random"][self.world.rank], self.world.device)
         else:  # another number of processes than before

@@ -28,7 +28,7 @@ from ..engine import Options, train
 from ..engine.folder import RunFolder, write_atomically
 from ..engine.measuring import Measuring, measure_checkpoint
 from ..engine.world import device_named
-from ..measures import DEFINITIONS, LayerTable, layerwise
+from ..measures import DEFINITIONS, LayerTable, layerwise_by
 from ..models import CRATE, trajectory
 from ..recipes import Recipe, differences, read_recipe, recipe_text
 from ..report import Auditing
@@ -220,15 +220,13 @@ def _reassessed(run: Run, folder: Path, place: Place) -> dict[str, Any]:
 
 def _layers(study: Study, place: Place) -> dict[str, Any]:
     """R^c and non-zero fraction by layer, by every definition, of trained and untrained networks."""
-    found: dict[str, Any] = {}
-    for name in DEFINITIONS:
-        tables = {
-            source.name.split()[0]: layerwise(study.model, study.batches(source), name, resamples=0)
-            for source in study.pictures
-        }
-        if study.untrained is not None:
-            tables["untrained"] = layerwise(study.untrained, study.batches(), name, resamples=0)
-        found[name] = {label: _short(table) for label, table in tables.items()}
+    batches = {source.name.split()[0]: (study.model, study.batches(source)) for source in study.pictures}
+    if study.untrained is not None:
+        batches["untrained"] = (study.untrained, study.batches())
+    found: dict[str, Any] = {name: {} for name in DEFINITIONS}
+    for label, (model, pictures) in batches.items():
+        for table in layerwise_by(model, pictures, tuple(DEFINITIONS), resamples=0):
+            found[table.definition.name][label] = _short(table)
     return found
 
 

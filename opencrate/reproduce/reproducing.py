@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..data import Dataset
+from ..data import Augmentation, Dataset, open_feed
 from ..data.pictures import open_pictures, split_folder
 from ..engine.folder import RunFolder
 from ..engine.run import cores
 from ..engine.world import device_named
+from ..recipes import Recipe
 from .document import require_kept, write_document
 from .executing import execute, places_for
 from .plan import Plan
@@ -34,7 +35,8 @@ class Reproduction:
             pattern first; --dry prints the names.
         data: where sets of pictures lie, each as NAME=FOLDER; data/NAME unless given. small has cifar10 and
             fashion_mnist, full imagenet, cifar10, cifar100, flowers102 and pets: as IDX files, packed (opencrate
-            pack), as folders of classes in train and another folder, or as torchvision keeps them.
+            pack; not for runs with RandAugment), as folders of classes in train and another folder, or as torchvision
+            keeps them.
         out: the folder for runs, results and figures; out/reproduce-SCALE unless given. The same command again goes on
             where it stopped.
         devices: cpu, cuda:0 …; all GPUs, or the CPU, unless given. Each carries out one run after another.
@@ -68,14 +70,17 @@ class Reproduction:
 
     def require_pictures(self, plan: Plan) -> None:
         """Stop before the first run where a set that the plan needs is missing, or in no form that can be read."""
-        needed = {run.recipe.data.root: run.recipe.data for run in plan.runs}
-        folders = {name: at for name, at in folders_for(self.scale, self._given()).items() if at in needed}
-        for name, folder in folders.items():
-            place = Path(folder).expanduser()
+        folders, wanted = (
+            folders_for(self.scale, self._given()),
+            dict.fromkeys(_read_by(run.recipe) for run in plan.runs),
+        )
+        pictures = [(name, *read) for name, folder in folders.items() for read in wanted if _is(read[0], name, folder)]
+        for name in dict.fromkeys(name for name, *_ in pictures):
+            place = Path(folders[name]).expanduser()
             if not (place.is_dir() and any(place.iterdir())):
-                raise ValueError(f"there is nothing in {folder}: say where {name} lies, --data {name}=FOLDER")
-        for name, folder in folders.items():
-            _require_readable(name, needed[folder])
+                raise ValueError(f"there is nothing in {folders[name]}: say where {name} lies, --data {name}=FOLDER")
+        for name, data, augment in pictures:
+            _require_readable(name, data, augment)
 
     def folder(self) -> Path:
         return (self.out or Path("out") / f"reproduce-{self.scale}").expanduser()
@@ -97,19 +102,36 @@ class Reproduction:
         return folders
 
 
-def _require_readable(name: str, data: Dataset) -> None:
-    """Both splits are there; a set that takes long to list or to open is believed to be whole."""
+def _read_by(recipe: Recipe) -> tuple[Dataset, Augmentation]:
+    """What decides whether a recipe's pictures can be read: packed ones cannot be varied in every way."""
+    return recipe.data, recipe.augment if recipe.data.name == "packed" else Augmentation()
+
+
+def _is(data: Dataset, name: str, folder: str) -> bool:
+    """Whether these pictures are that set's: several of torchvision's may lie in one folder."""
+    return data.root == folder and (data.name == f"torch/{name}" or not data.name.startswith("torch/"))
+
+
+def _require_readable(name: str, data: Dataset, augment: Augmentation) -> None:
+    """Both splits are there; one that takes long to list is believed to be whole."""
     try:
         for training in (True, False):
             if data.name == "folder":
                 split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
-            elif data.name != "packed":
+            elif data.name == "packed":
+                open_feed(data, augment, training)
+            else:
                 open_pictures(data, training)
     except ValueError as error:
-        if data.name.startswith("torch/"):  # no other form was recognised
+        says = error.__cause__
+        if data.name.startswith("torch/") and says and not isinstance(says, ImportError):  # or no form was recognised
             forms = "IDX files, a packed set, folders of classes in train and validation, or what torchvision keeps"
-            raise ValueError(f"{data.root} does not hold {name}: there should be {forms}") from error
-        raise ValueError(f"{name} cannot be read: {error}") from error
+            told = " ".join(str(says).split())
+            raise ValueError(
+                f"{data.root} does not hold {name}: there should be {forms} (torchvision says: {told})"
+            ) from error
+        told = str(error).partition(": give --data.")[0]  # an option of `train`
+        raise ValueError(f"{name} cannot be read: {told}") from error
 
 
 def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:

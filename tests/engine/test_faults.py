@@ -131,16 +131,20 @@ def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplo
     """Of four epochs of nine steps, before the first of which nothing counts: weights are fresh then."""
     rates = iter([[8.0, 8.0], [3.0, 3.0], [3.0, 1.4], [2.9, 1.4], [1.0, 1.4]])
 
-    def layerwise(model, images, definition, resamples):
-        return LayerTable(DEFINITIONS["unit"], 4, tuple(_row(i + 1, rate) for i, rate in enumerate(next(rates))))
+    def layerwise_by(model, images, definitions, resamples):
+        assert definitions == ("paper", "unit")  # the first is shown, the second watched
+        watched = tuple(_row(i + 1, rate) for i, rate in enumerate(next(rates)))
+        same = tuple(_row(row["layer"], 5.0) for row in watched)
+        return [LayerTable(DEFINITIONS[name], 4, rows) for name, rows in zip(definitions, (same, watched), strict=True)]
 
-    monkeypatch.setattr(training, "layerwise", layerwise)
+    monkeypatch.setattr(training, "layerwise_by", layerwise_by)
     lives(
         killed, small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4), monkeypatch
     )
     assert [(found["epoch"], found["layers"]) for found in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
-    assert "epoch 2: R^c has halved since the epoch before, at 1 of 2 layers: tokens may be falling tog" in caplog.text
-    assert caplog.text.count("R^c has halved") == 2
+    assert "epoch 2: R^c (definition unit) has halved since the epoch before, at 1 of 2 layers: tokens " in caplog.text
+    assert caplog.text.count("has halved since") == 2
+    assert {row["Rc"] for found in metrics(tmp_path, "layers") for row in found["rows"]} == {5.0}
 
 
 def _row(layer, rate):

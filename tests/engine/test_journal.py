@@ -236,6 +236,18 @@ def test_a_relapse_is_noticed_once(epochs, told):
     assert found == told
 
 
+def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
+    """Its first step is as bad as guessing, the second is not, and the mean of both is."""
+    first, second = Relapse(10), Relapse(10)
+    learned, *interrupted = outcomes(1.0, 3.0, 1.7)
+    first.add(learned)
+    assert first.end_epoch() is None
+    first.add(interrupted[0])
+    second.load_state_dict(first.state_dict())
+    second.add(interrupted[1])
+    assert second.end_epoch() == pytest.approx((2.35, 1.0))
+
+
 @pytest.mark.parametrize(
     ("before", "now", "layers"),
     [

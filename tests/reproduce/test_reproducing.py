@@ -2,13 +2,17 @@
 
 import json
 import shutil
+from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
+from opencrate.data import pack_splits
 from opencrate.engine.folder import RunFolder
-from opencrate.reproduce import Reproduction, reproduce
+from opencrate.reproduce import Reproduction, reproduce, reproducing
 from opencrate.reproduce.reproducing import _workers
 
 
@@ -100,11 +104,15 @@ def test_an_empty_folder_has_no_pictures(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (("notes.txt",), r"^\S+cifar10 does not hold cifar10: there should be IDX files, a packed set, folders of "),
+        (
+            ("notes.txt",),
+            r"^\S+cifar10 does not hold cifar10: there should be IDX files, a packed set, .* \(torchvision says",
+        ),
         (("train/cat/1.png",), r"^cifar10 cannot be read: \S+cifar10 has no folder 'validation' or "),
         (("train-images-idx4-ubyte",), r"^cifar10 cannot be read: "),
+        (("train/index.json",), r"^cifar10 cannot be read: \S+ is not an index of packed pictures"),
     ],
-    ids=["no form", "half of a folder", "an empty IDX file"],
+    ids=["no form", "half of a folder", "an empty IDX file", "an empty index"],
 )
 def test_a_set_that_cannot_be_read_stops_the_plan_before_its_first_run(tmp_path, files, message):
     for file in files:
@@ -114,3 +122,36 @@ def test_a_set_that_cannot_be_read_stops_the_plan_before_its_first_run(tmp_path,
     with pytest.raises(ValueError, match=message):
         reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out", runs=("cifar-10/*",)))
     assert not (tmp_path / "out").exists()
+
+
+def test_two_of_torchvisions_sets_in_one_folder_are_both_opened(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(reproducing, "open_pictures", lambda data, training: opened.append((data.name, training)))
+    (tmp_path / "notes.txt").touch()
+    settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}", f"fashion_mnist={tmp_path}"))
+    settings.require_pictures(settings.plan())
+    names = ("torch/cifar10", "torch/fashion_mnist")
+    assert sorted(opened) == sorted((name, training) for name in names for training in (True, False))
+
+
+def test_packed_pictures_are_refused_where_a_run_varies_them_otherwise(tmp_path):
+    squares = tmp_path / "pictures"
+    for split, shade in product(("train", "validation"), (0, 255)):
+        (squares / split / f"shade {shade}").mkdir(parents=True)
+        Image.new("RGB", (8, 8), (shade,) * 3).save(squares / split / f"shade {shade}" / "1.png")
+    pack_splits(squares, tmp_path / "packed", side=8)
+    for runs, sentence in ((("cifar-10/crate-t/light/*",), None), (("cifar-10/crate-t/strong/*",), "randaugment")):
+        settings = Reproduction(scale="small", data=(f"cifar10={tmp_path / 'packed'}",), runs=runs)
+        with pytest.raises(ValueError, match=f"^cifar10 .*{sentence}$") if sentence else nullcontext():
+            settings.require_pictures(settings.plan())
+
+
+def test_what_is_wrong_is_told_without_options_that_the_command_lacks(tmp_path):
+    for prefix in ("train", "t10k"):
+        (tmp_path / f"{prefix}-images-idx3-ubyte").write_bytes(
+            bytes([0, 0, 8, 3, *(0, 0, 0, 11), *(0, 0, 0, 1) * 2]) + bytes(11)
+        )
+        (tmp_path / f"{prefix}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, *(0, 0, 0, 11), *range(11)]))
+    settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}",), runs=("cifar-10/*",))
+    with pytest.raises(ValueError, match=r"^cifar10 cannot be read: \S+ has 11 classes and the recipe 10$"):
+        settings.require_pictures(settings.plan())
