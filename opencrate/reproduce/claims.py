@@ -118,7 +118,7 @@ def _judged(text: str, found: list[tuple[str, int]], planned: int = 1, of: str =
     if not found:
         return Claim(text, *NOT_RUN)
     if len(found) < planned:
-        found = [*found, (f"{len(found)} of {planned} {of} {'has' if len(found) == 1 else 'have'} run", 0)]
+        found = [*found, (_have_run(len(found), f"{planned} {of}"), 0)]
     worst = min(sign for _, sign in found)
     verdict: Verdict = "holds" if worst > 0 else "does not hold" if worst < 0 else "open"
     return Claim(text, verdict, "; ".join(words for words, _ in found))
@@ -131,6 +131,10 @@ def _costs(results: Results, model: str, task: str, variant: str, text: str) -> 
     difference = Difference.of(other, base)
     papers = signed((HYPERPARAMETERS | ARCHITECTURES)[variant][1] - BASE, 1)
     return _judged(text, [(f"{other} against {base} ({difference}; in the paper {papers})", -difference.sign)])
+
+
+def _have_run(done: int, of: str) -> str:
+    return f"{done} of {of} {'has' if done == 1 else 'have'} run"
 
 
 def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
@@ -148,7 +152,7 @@ def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
     told = (
         f"the worst is {WORDS[worst]}: {done[worst]}; {little.count(1)} of {len(done)} clearly cost less than {MOST:g}"
     )
-    unrun = [] if len(done) == len(found) else [(f"{len(done)} of {len(found)} have run", 0)]
+    unrun = [] if len(done) == len(found) else [(_have_run(len(done), str(len(found))), 0)]
     return _judged(text, [(told, min(little)), *unrun])
 
 

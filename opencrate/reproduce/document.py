@@ -17,7 +17,7 @@ from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .performing import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run, amount
 from .progress import duration
-from .results import LOST, Results, has_lost
+from .results import LOST, Results
 from .tables import strong, table, table1, table2, table3
 
 __all__ = ["require_kept", "write_document"]
@@ -31,7 +31,7 @@ JUDGED = (
     " so, by Student's t with Welch's degrees of freedom, and is *open* in between, or while a size has not run and no"
     " other decides; missing seeds do not keep a verdict open. The number after ± is the difference's standard error;"
     " of one seed, that of the share of right answers on so many pictures, and what another seed would give is not in"
-    " it. The limit of one point is our choice. What half the learning rate gives decides nothing.",
+    " it. The limit of one point is our choice. Beside a ViT, what half the learning rate gives decides nothing.",
     "What is said of layers *holds* if every network that was opened shows it, and *in part* if it does by some of the"
     " measures named or, of the last layer, in some networks. R^c has to fall by"
     f" {CLEAR:.0%} at least, from the first layer and from the second; the non-zero fraction as much from the first"
@@ -44,6 +44,7 @@ JUDGED = (
     "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
+MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with one that had."
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
     " projected tokens. The LASSO is that of the layer's ISTA step for the normalised tokens Y before it, beside its"
@@ -142,7 +143,7 @@ def _heading(plan: Plan, results: Results) -> str:
         f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
         f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
-        f"{f' †: a seed ended more than {LOST:g} points below its best epoch.' * any(map(has_lost, done))}"
+        f"{MARKED * any(map(results.has_lost, done))}"
         f"\n\n{_settings(plan)}"
     )
 

@@ -17,7 +17,7 @@ from ..engine.journal import plain_numbers
 from ..recipes import Expected, Recipe, recipe_text
 from .plan import LIGHT, Plan, Run
 
-__all__ = ["LOST", "Results", "Sample", "fingerprint", "has_lost", "placeless"]
+__all__ = ["LOST", "Results", "Sample", "fingerprint", "placeless"]
 
 TOLD = ("task", "model", "variant", "seed")
 PICTURES = {
@@ -39,7 +39,7 @@ class Sample:
 
     values: tuple[float, ...]
     pictures: int | None = None  # on which they were measured
-    lost: bool = False  # whether one of the networks had been better by far
+    lost: bool = False  # whether one of the networks, or what it started from, had been better by far
 
     @property
     def mean(self) -> float:
@@ -135,16 +135,17 @@ class Results:
         rows = sorted((row for row in self.rows.values() if wanted.items() <= row.items()), key=lambda row: row["seed"])
         found = [row if look is None else row.get("looks", {}).get(look, {}) for row in rows]
         values = tuple(values["top1"] for values in found if "top1" in values)
-        lost = look is None and any(map(has_lost, found))
+        lost = any(self.has_lost(row) for row in rows)
         return Sample(values, PICTURES.get(task.split(" → ")[-1]), lost) if values else None
+
+    def has_lost(self, row: dict[str, Any]) -> bool:
+        """Whether the run, or the one that it starts from, ended far below its best epoch."""
+        first = {**{name: row[name] for name in TOLD}, "task": row["task"].split(" → ")[0]}
+        of_both = (other for other in self.rows.values() if other is row or first.items() <= other.items())
+        return any("top1" in one and one.get("best", one["top1"]) > one["top1"] + LOST for one in of_both)
 
     def failures(self) -> dict[str, str]:
         return {key: row["error"] for key, row in self.rows.items() if "error" in row}
-
-
-def has_lost(row: dict[str, Any]) -> bool:
-    """Whether the run ended far below its best epoch."""
-    return "top1" in row and row.get("best", row["top1"]) > row["top1"] + LOST
 
 
 def placeless(recipe: Recipe) -> Recipe:

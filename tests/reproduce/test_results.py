@@ -124,6 +124,17 @@ def test_a_seed_that_ends_far_below_its_best_epoch_is_marked(tmp_path, best, mar
     assert "†" not in str(results.accuracy(RUN.model, RUN.task, "strong"))
 
 
+def test_so_is_one_that_starts_from_it(tmp_path):
+    tuned = next(run for run in PLAN.runs if run.start == RUN.key)
+    assert tuned.recipe.seed == RUN.recipe.seed
+    for lost, mark in ((RUN, " †"), (replace(RUN, variant="strong"), ""), (replace(RUN, model="ViT-T"), "")):
+        bests = {lost.key: 99.0}
+        results = filled(
+            PLAN, tmp_path / lost.key, lambda run, b=bests: row_of(run, PLAN, 50.0, best=b.get(run.key, 50.0))
+        )
+        assert str(results.accuracy(tuned.model, tuned.task)) == f"50.00 ± 0.00{mark}"
+
+
 def test_no_field_of_a_recipe_is_forgotten_here():
     recipe = RUN.recipe
     paths = set()
