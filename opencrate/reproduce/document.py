@@ -44,7 +44,7 @@ JUDGED = (
     "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
-MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with one that had."
+MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with a network that had."
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
     " projected tokens. The LASSO is that of the layer's ISTA step for the normalised tokens Y before it, beside its"
