@@ -94,7 +94,7 @@ def provenance(seed: int, options: dict[str, Any]) -> dict[str, Any]:
 
     cuda = torch.cuda.is_available()
     return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": shlex.join(sys.orig_argv),
         "seed": seed,
         "options": options,
