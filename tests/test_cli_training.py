@@ -37,9 +37,8 @@ def test_a_run_says_what_it_does_and_where_everything_is(run):
     assert start["seed"] == 0
     assert start["versions"]["torch"] == torch.__version__
     assert set(start) == {"started", "command", "seed", "options", "processes", "versions", "git", "hardware"}
-    assert re.fullmatch(
-        r"\S+T\d\d:\d\d:\d\d\.\d{3}\+00:00", start["started"]
-    )  # runs of a plan may take less than a second
+    # By milliseconds: runs of a plan may take less than a second.
+    assert re.fullmatch(r"\S+T\d\d:\d\d:\d\d\.\d{3}\+00:00", start["started"])
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [kinds.count(kind) for kind in ("train", "validation", "layers")] == [18, 2, 3]
 

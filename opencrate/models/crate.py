@@ -95,7 +95,7 @@ class CRATE(nn.Module):
                 raise ValueError(f"{name} must be in [0, 1), got {rate}")
         head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
         _require_counts(head_dim=head_dim)
-        self.in_chans, self.num_classes, self.global_pool = in_chans, num_classes, global_pool
+        self.num_classes, self.global_pool = num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads, self.head_dim, self.norm_eps = num_heads, head_dim, norm_eps
         self.num_prefix_tokens = 1
@@ -277,6 +277,10 @@ class CRATE(nn.Module):
         like: dict[str, Any] = {"device": self.cls_token.device, "dtype": self.cls_token.dtype}
         self.head = nn.Linear(self.embed_dim, num_classes, **like) if num_classes > 0 else nn.Identity()
         self.head.train(self.training)
+
+    @property
+    def in_chans(self) -> int:
+        return self.patch_embed.in_chans
 
     @torch.jit.ignore
     def set_input_size(self, img_size: ImageSize | None = None, patch_size: ImageSize | None = None) -> None:

@@ -7,6 +7,7 @@ compared. Which recipes a plan is made of is in `scales`.
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import product
 from typing import Any, cast
 
 import torch
@@ -123,8 +124,10 @@ class Plan:
         of_parts = [run for run in self.runs if run.parts & wanted]
         if not of_parts:
             raise ValueError(f"the scale {self.scale} has no run for {', '.join(sorted(wanted))}")
-        matching = {run.key: [i for i, pattern in enumerate(patterns) if fnmatch(run.key, pattern)] for run in of_parts}
-        turns = {key: found[0] for key, found in matching.items() if found}
+        turns = dict[str, int]()
+        for run, (turn, pattern) in product(of_parts, enumerate(patterns)):
+            if fnmatch(run.key, pattern):
+                turns.setdefault(run.key, turn)
         if not turns:
             of = "the plan" if wanted == frozenset(PARTS) else ", ".join(part for part in PARTS if part in wanted)
             raise ValueError(f"no run of {of} matches {' or '.join(patterns)}: --dry prints their names")

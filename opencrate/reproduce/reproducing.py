@@ -70,11 +70,14 @@ class Reproduction:
 
     def require_pictures(self, plan: Plan) -> None:
         """Stop before the first run where a set that the plan needs is missing, or in no form that can be read."""
-        folders, wanted = (
-            folders_for(self.scale, self._given()),
-            dict.fromkeys(_read_by(run.recipe) for run in plan.runs),
-        )
-        pictures = [(name, *read) for name, folder in folders.items() for read in wanted if _is(read[0], name, folder)]
+        folders = folders_for(self.scale, self._given())
+        needed = dict.fromkeys(_read_by(run.recipe) for run in plan.runs)
+        pictures = [
+            (name, data, augment)
+            for name, folder in folders.items()
+            for data, augment in needed
+            if _belongs(data, name, folder)
+        ]
         for name in dict.fromkeys(name for name, *_ in pictures):
             place = Path(folders[name]).expanduser()
             if not (place.is_dir() and any(place.iterdir())):
@@ -107,7 +110,7 @@ def _read_by(recipe: Recipe) -> tuple[Dataset, Augmentation]:
     return recipe.data, recipe.augment if recipe.data.name == "packed" else Augmentation()
 
 
-def _is(data: Dataset, name: str, folder: str) -> bool:
+def _belongs(data: Dataset, name: str, folder: str) -> bool:
     """Whether these pictures are that set's: several of torchvision's may lie in one folder."""
     return data.root == folder and (data.name == f"torch/{name}" or not data.name.startswith("torch/"))
 

@@ -289,10 +289,11 @@ def test_what_a_folder_tells_is_not_assumed(tmp_path):
 def test_timms_own_saving_of_a_changed_network(tmp_path):
     model = timm.create_model("crate_tiny_patch4_32", depth=2, in_chans=1, sparsify="prox_mm").eval()
     model.reset_classifier(7, "avg")
+    model.patch_embed.set_in_chans(3)
     model.set_input_size((48, 24), 8)
     save_for_hf(model, tmp_path, safe_serialization=True)
     assert load(tmp_path).config() == model.config()
-    images = torch.randn(1, 1, 48, 24)
+    images = torch.randn(1, 3, 48, 24)
     assert torch.equal(load(tmp_path)(images), model(images))
     assert torch.equal(timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()(images), model(images))
 
