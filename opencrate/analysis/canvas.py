@@ -30,6 +30,7 @@ __all__ = [
     "save",
     "sheet",
     "style",
+    "tidy",
     "to_png",
 ]
 
@@ -79,6 +80,14 @@ def sheet(
     if lines:
         figure.supxlabel(plain("\n".join(lines)), x=0.01, ha="left", fontsize=TINY, color=GREY, linespacing=1.35)
     return figure
+
+
+def tidy(axis: Axes) -> None:
+    """Two spines, small ticks, and pale lines behind what is drawn."""
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=SMALL, labelcolor=INK, color=GREY, width=0.6, length=2.5)
+    axis.grid(axis="y", color=PALE, linewidth=0.5)
+    axis.set_axisbelow(True)
 
 
 def plain(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..measures import LEVEL, Definition, LayerTable
-from .canvas import GREY, INK, PAGE, PALE, SMALL, Axes, Figure, plain, save, sheet, style, to_png
+from .canvas import PAGE, Axes, Figure, plain, save, sheet, style, tidy, to_png
 from .matrices import heat_maps, subspace_grams
 from .pictures_grid import attention_grid, patch_rows, token_colours
 
@@ -149,8 +149,5 @@ def _order(keys: list[str]) -> list[int] | None:
 
 def _tidy(axis: Axes, layers: int) -> None:
     step = math.ceil(layers / 6)
-    axis.spines[["top", "right"]].set_visible(False)
+    tidy(axis)
     axis.set_xticks([1, *range(step, layers + 1, step)] if layers > 12 else range(1, layers + 1))
-    axis.tick_params(labelsize=SMALL, labelcolor=INK, color=GREY, width=0.6, length=2.5)
-    axis.grid(axis="y", color=PALE, linewidth=0.5)
-    axis.set_axisbelow(True)

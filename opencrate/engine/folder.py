@@ -76,6 +76,11 @@ class RunFolder:
         found: dict[str, Any] = _read_json(self.result, dict)
         return found
 
+    def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
+        """The lines of metrics.jsonl of one kind, but for a last one that a kill has cut off; none without the file."""
+        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.is_file() else []
+        return (line for text in lines if text.endswith("}") and (line := json.loads(text)).get("kind") == kind)
+
 
 def _read_json(file: Path, kind: type) -> Any:
     """What we wrote; the run does not need it, so that a damaged file may be deleted."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..analysis.sources import Gallery, Source, fresh_copy, open_network, open_sources
 from ..engine.building import load_any
+from ..engine.folder import RunFolder
 from ..engine.measuring import run_of
 from ..measures import LayerTable
 from ..models import CRATE
@@ -107,11 +108,8 @@ class Study:
 
     def probed(self) -> dict[int, LayerTable]:
         """The layer tables that the run measured of itself while it trained, by epoch."""
-        path = None if self.run is None else self.run / "metrics.jsonl"
-        if path is None or not path.is_file():
-            return {}
-        lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}"))
-        return {line["epoch"]: LayerTable.from_dict(line) for line in lines if line.get("kind") == "layers"}
+        lines = () if self.run is None else RunFolder(self.run).recorded("layers")
+        return {line["epoch"]: LayerTable.from_dict(line) for line in lines}
 
     def kept(self) -> Iterator[tuple[int, Any]]:
         """The networks of the epochs whose checkpoints the run kept."""

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ..analysis import figures
+from ..analysis.learning_figures import learning_curves
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
-from .claims import claims
+from .claims import claims, pairs_of
 from .comparing import signed
 from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
+from .learning import learning_table, pairs_learning
 from .performing import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run, amount
 from .progress import duration
@@ -45,6 +47,10 @@ JUDGED = (
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
 MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with a network that had."
+LEARNING = (
+    "Of the first seed, and of pairs whose records were kept. Training accuracy is that of the last epoch, on pictures"
+    " as they were varied; there is none where they are mixed. The validation loss is without label smoothing."
+)
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"
     " projected tokens. The LASSO is that of the layer's ISTA step for the normalised tokens Y before it, beside its"
@@ -73,6 +79,7 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
         table2(plan, results),
         table3(plan, results),
         strong(plan, results),
+        _learning(plan, results, pictures),
         _layers(plan, results, pictures),
         _epochs(plan, results, pictures),
         _looked(plan, results, out, pictures),
@@ -265,6 +272,17 @@ def _changes(plan: Plan, results: Results) -> Iterator[str]:
             yield table(("", *COLUMNS), depth_rows(seen))
     if any(networks.values()):
         yield "“¾” is the layer at three quarters of the depth. Untrained is one fresh network of each size."
+
+
+def _learning(plan: Plan, results: Results, pictures: _Pictures) -> str:
+    """CRATEs beside ViTs over the epochs, by every setting that has both."""
+    lines = []
+    for variant, words, pairs in pairs_learning(plan, results, pairs_of(plan)):
+        title = f"with {words}"
+        lines.append(pictures.draw(learning_curves(pairs, title), f"learning_{variant}", f"Learning {title}"))
+        head, *rows = learning_table(pairs)
+        lines.append(table(head, rows))
+    return "\n\n".join(["## How they learn: CRATEs beside ViTs over the epochs", *lines, LEARNING]) if lines else ""
 
 
 def _epochs(plan: Plan, results: Results, pictures: _Pictures) -> str:

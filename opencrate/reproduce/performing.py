@@ -37,7 +37,7 @@ from ..report.study import Study, open_study
 from .plan import REAL, Run
 from .results import placeless
 
-__all__ = ["FAREWELL", "LOG", "Place", "perform"]
+__all__ = ["FAREWELL", "LOG", "Place", "learning_curve", "perform"]
 
 log = logging.getLogger("opencrate")
 
@@ -47,6 +47,7 @@ FAREWELL = 120  # seconds that a process has to save a checkpoint
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
 EPOCHS = 6  # of which the layers are shown
+CURVE = ("epoch", "top1", "loss", "training_top1", "training_loss")  # what is kept of the epochs of a run
 AUDITED = 64  # pictures, for an audit takes many decompositions of each
 
 
@@ -94,10 +95,45 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
         "pictures": result.get("data", recipe.data.name),
         "training_seconds": result["training_seconds"],
         "made": _made(folder),
+        "curve": learning_curve(folder),
         "looks": _looks(run, folder, place),
     }
     spent = result["training_seconds"] + result["start_up_seconds"]  # maybe before this process
     return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
+
+
+def learning_curve(folder: Path) -> dict[str, list[float | None]]:
+    """Accuracy and loss at the epochs that were evaluated, and in them on training pictures as they were varied.
+
+    Where training pictures are mixed, there is no accuracy on them.
+    """
+    run, before, windows = RunFolder(folder), 0, dict[int, list[tuple[int, dict[str, Any]]]]()
+    for line in run.recorded("train"):
+        windows.setdefault(line["epoch"], []).append((line["step"] - before, line))
+        before = line["step"]
+    points = [
+        {
+            "epoch": found["epoch"],
+            "top1": found["top1"],
+            "loss": found["loss"],
+            "training_top1": _mean(windows.get(found["epoch"], []), "accuracy", 100),
+            "training_loss": _mean(windows.get(found["epoch"], []), "loss"),
+        }
+        for found in run.recorded("validation")
+    ]
+    names = (name for name in CURVE if any(point[name] is not None for point in points))
+    return {name: [_digits(point[name]) for point in points] for name in names}
+
+
+def _mean(windows: list[tuple[int, dict[str, Any]]], name: str, unit: float = 1.0) -> float | None:
+    """Over the steps of all windows that have it."""
+    known = [(steps, line[name]) for steps, line in windows if line.get(name) is not None]
+    return unit * fmean([value for _, value in known], [steps for steps, _ in known]) if known else None
+
+
+def _digits(value: float | None) -> float | None:
+    """Five of them: enough for any table or figure."""
+    return None if value is None else float(f"{value:.5g}")
 
 
 def _made(folder: Path) -> dict[str, Any]:
@@ -285,9 +321,9 @@ def _audited(study: Study, place: Place) -> dict[str, Any]:
 
 
 def _short(table: LayerTable) -> dict[str, Any]:
-    """Its means and deviations in five digits: enough for any table or figure."""
+    """Its means and deviations."""
     names = ("Rc", "Rc_std", "nonzero", "nonzero_std")
-    return {name: [float(f"{row[name]:.5g}") for row in table.rows] for name in names} | {"samples": table.samples}
+    return {name: [_digits(row[name]) for row in table.rows] for name in names} | {"samples": table.samples}
 
 
 def _saved(figure: figures.Figure, place: Place, name: str) -> dict[str, Any]:

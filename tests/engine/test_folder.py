@@ -187,3 +187,11 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         write_atomically(file, "new")
     assert file.read_text() == "old"
+
+
+def test_what_a_run_recorded_by_kind(folder):
+    assert list(folder.recorded("layers")) == []
+    folder.path.mkdir()
+    folder.metrics.write_text('{"kind": "train", "step": 1}\n{"kind": "layers", "step": 2}\n{"kind": "train", "st')
+    assert list(folder.recorded("train")) == [{"kind": "train", "step": 1}]
+    assert list(folder.recorded("layers")) == [{"kind": "layers", "step": 2}]

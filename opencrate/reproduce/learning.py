@@ -1,0 +1,58 @@
+"""How networks learn: what a CRATE and the ViT of its size know of training pictures and of others, over the epochs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from .paper import WORDS
+from .plan import HALF, LIGHT, SETTINGS, STRONG, Plan
+from .results import Results
+
+__all__ = ["Pairs", "learning_table", "pairs_learning"]
+
+Pairs = dict[str, dict[str, Any]]
+"""By "CRATE-T, ViT-T": the curves of both networks, as rows keep them."""
+COLUMNS = (
+    "",
+    "training accuracy",
+    "validation accuracy",
+    "between them",
+    "lowest validation loss",
+    "validation loss in the end",
+)
+UNKNOWN = "–"
+_SETTINGS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF], STRONG: SETTINGS[STRONG]}
+
+
+def pairs_learning(plan: Plan, results: Results, pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str, Pairs]]:
+    """Settings, by name and in words, and the pairs that they trained: from scratch, on the first set, first seed."""
+    curves = {
+        (run.model, run.variant): row.get("curve", {})
+        for run, row in results.of(plan)
+        if run.task == plan.runs[0].task and run.recipe.seed == 0
+    }
+    for variant, words in _SETTINGS.items():
+        both = [{model: curves.get((model, variant), {}) for model in pair} for pair in pairs]
+        known = {", ".join(pair): pair for pair in both if all(len(of.get("epoch", ())) > 1 for of in pair.values())}
+        if known:
+            yield variant, words, known
+
+
+def learning_table(pairs: Pairs) -> list[list[str]]:
+    """Head and rows: where every network ends, and its lowest loss; without columns of which nothing is known."""
+    rows = [_row(model, curve) for networks in pairs.values() for model, curve in networks.items()]
+    known = [i for i in range(len(COLUMNS)) if any(row[i] != UNKNOWN for row in rows)]
+    return [[row[i] for i in known] for row in (list(COLUMNS), *rows)]
+
+
+def _row(model: str, curve: dict[str, Any]) -> list[str]:
+    trained, top1 = curve.get("training_top1", [None])[-1], curve["top1"][-1]
+    losses = [(loss, epoch) for loss, epoch in zip(curve["loss"], curve["epoch"], strict=True) if loss is not None]
+    lowest, last = min(losses, default=None), curve["loss"][-1]
+    return [
+        model,
+        UNKNOWN if trained is None else f"{trained:.2f}",
+        f"{top1:.2f}",
+        UNKNOWN if trained is None else f"{trained - top1:.2f}",
+        UNKNOWN if lowest is None else f"{lowest[0]:.3f}, epoch {lowest[1]:g}",
+        UNKNOWN if last is None else f"{last:.3f}",
+    ]
