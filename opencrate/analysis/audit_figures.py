@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ..measures import interval
 from .audit import Audit
-from .canvas import GREY, PAGE, PALE, SMALL, Axes, Figure, sheet, style
+from .canvas import GREY, PAGE, SMALL, Axes, Figure, sheet, style, tidy
 
 __all__ = ["half_steps", "head_map"]
 
@@ -27,10 +27,8 @@ def half_steps(audit: Audit, title: str = "") -> Figure:
     _ranks(axes[1, 0], audit)
     _cosines(axes[1, 1], audit)
     for axis in axes.flat:
-        axis.spines[["top", "right"]].set_visible(False)
         axis.set_xlabel("layer")
-        axis.grid(axis="y", color=PALE, linewidth=0.5)
-        axis.set_axisbelow(True)
+        tidy(axis)
     return figure
 
 

@@ -78,8 +78,8 @@ class RunFolder:
 
     def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl of one kind, but for a last one that a kill has cut off; none without the file."""
-        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.is_file() else []
-        return (line for text in lines if text.endswith("}") and (line := json.loads(text)).get("kind") == kind)
+        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.is_file() else []
+        return (line for text in lines if text.endswith("\n") and (line := json.loads(text)).get("kind") == kind)
 
 
 def _read_json(file: Path, kind: type) -> Any:

@@ -12,7 +12,7 @@ from ..analysis.learning_figures import learning_curves
 from ..engine.folder import write_atomically
 from ..measures import DEFINITIONS, LayerTable
 from ..recipes.imagenet import imagenet1k_base
-from .claims import claims, pairs_of
+from .claims import claims
 from .comparing import signed
 from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .learning import learning_table, pairs_learning
@@ -275,11 +275,10 @@ def _changes(plan: Plan, results: Results) -> Iterator[str]:
 
 
 def _learning(plan: Plan, results: Results, pictures: _Pictures) -> str:
-    """CRATEs beside ViTs over the epochs, by every setting that has both."""
+    """CRATEs beside ViTs over the epochs, by every setting and set that have both."""
     lines = []
-    for variant, words, pairs in pairs_learning(plan, results, pairs_of(plan)):
-        title = f"with {words}"
-        lines.append(pictures.draw(learning_curves(pairs, title), f"learning_{variant}", f"Learning {title}"))
+    for name, words, pairs in pairs_learning(plan, results):
+        lines.append(pictures.draw(learning_curves(pairs, words), f"learning_{name}", words))
         head, *rows = learning_table(pairs)
         lines.append(table(head, rows))
     return "\n\n".join(["## How they learn: CRATEs beside ViTs over the epochs", *lines, LEARNING]) if lines else ""

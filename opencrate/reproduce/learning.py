@@ -1,8 +1,11 @@
 """How networks learn: what a CRATE and the ViT of its size know of training pictures and of others, over the epochs."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
+from .claims import pairs_of
+from .comparing import signed
 from .paper import WORDS
 from .plan import HALF, LIGHT, SETTINGS, STRONG, Plan
 from .results import Results
@@ -23,18 +26,18 @@ UNKNOWN = "–"
 _SETTINGS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF], STRONG: SETTINGS[STRONG]}
 
 
-def pairs_learning(plan: Plan, results: Results, pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str, Pairs]]:
-    """Settings, by name and in words, and the pairs that they trained: from scratch, on the first set, first seed."""
+def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pairs]]:
+    """Settings and pictures, as a name and in words, and the pairs that learned by them from scratch, first seed."""
     curves = {
-        (run.model, run.variant): row.get("curve", {})
+        (run.task, run.variant, run.model): row.get("curve", {})
         for run, row in results.of(plan)
-        if run.task == plan.runs[0].task and run.recipe.seed == 0
+        if run.start is None and run.recipe.seed == 0
     }
-    for variant, words in _SETTINGS.items():
-        both = [{model: curves.get((model, variant), {}) for model in pair} for pair in pairs]
+    for task, (variant, words) in product(dict.fromkeys(task for task, *_ in curves), _SETTINGS.items()):
+        both = [{model: curves.get((task, variant, model), {}) for model in pair} for pair in pairs_of(plan)]
         known = {", ".join(pair): pair for pair in both if all(len(of.get("epoch", ())) > 1 for of in pair.values())}
         if known:
-            yield variant, words, known
+            yield f"{task.lower().replace(' ', '-')}_{variant}", f"{task}, with {words}", known
 
 
 def learning_table(pairs: Pairs) -> list[list[str]]:
@@ -52,7 +55,7 @@ def _row(model: str, curve: dict[str, Any]) -> list[str]:
         model,
         UNKNOWN if trained is None else f"{trained:.2f}",
         f"{top1:.2f}",
-        UNKNOWN if trained is None else f"{trained - top1:.2f}",
-        UNKNOWN if lowest is None else f"{lowest[0]:.3f}, epoch {lowest[1]:g}",
+        UNKNOWN if trained is None else signed(trained - top1, 2),
+        UNKNOWN if lowest is None else f"{lowest[0]:.3f}, epoch {lowest[1]}",
         UNKNOWN if last is None else f"{last:.3f}",
     ]

@@ -47,7 +47,6 @@ FAREWELL = 120  # seconds that a process has to save a checkpoint
 EVALUATIONS = 10  # of a run
 SAVES = 5  # checkpoints of a run
 EPOCHS = 6  # of which the layers are shown
-CURVE = ("epoch", "top1", "loss", "training_top1", "training_loss")  # what is kept of the epochs of a run
 AUDITED = 64  # pictures, for an audit takes many decompositions of each
 
 
@@ -102,38 +101,31 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
     return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
 
 
-def learning_curve(folder: Path) -> dict[str, list[float | None]]:
-    """Accuracy and loss at the epochs that were evaluated, and in them on training pictures as they were varied.
+def learning_curve(folder: Path) -> dict[str, list[Any]]:
+    """Accuracy and loss at the epochs that were evaluated, and in them accuracy on training pictures.
 
-    Where training pictures are mixed, there is no accuracy on them.
+    That is on these as they were varied; where they are mixed, there is none.
     """
-    run, before, windows = RunFolder(folder), 0, dict[int, list[tuple[int, dict[str, Any]]]]()
+    run, before, windows = RunFolder(folder), 0, dict[int, list[tuple[int, float]]]()
     for line in run.recorded("train"):
-        windows.setdefault(line["epoch"], []).append((line["step"] - before, line))
+        if "accuracy" in line:
+            windows.setdefault(line["epoch"], []).append((line["step"] - before, line["accuracy"]))
         before = line["step"]
-    points = [
-        {
-            "epoch": found["epoch"],
-            "top1": found["top1"],
-            "loss": found["loss"],
-            "training_top1": _mean(windows.get(found["epoch"], []), "accuracy", 100),
-            "training_loss": _mean(windows.get(found["epoch"], []), "loss"),
-        }
-        for found in run.recorded("validation")
-    ]
-    names = (name for name in CURVE if any(point[name] is not None for point in points))
-    return {name: [_digits(point[name]) for point in points] for name in names}
+    found = list(run.recorded("validation"))
+    curve = {name: [line[name] for line in found] for name in ("epoch", "top1", "loss")}
+    if found and all(line["epoch"] in windows for line in found):
+        curve["training_top1"] = [100 * _mean(windows[line["epoch"]]) for line in found]
+    return {name: [_digits(value) for value in values] for name, values in curve.items()}
 
 
-def _mean(windows: list[tuple[int, dict[str, Any]]], name: str, unit: float = 1.0) -> float | None:
-    """Over the steps of all windows that have it."""
-    known = [(steps, line[name]) for steps, line in windows if line.get(name) is not None]
-    return unit * fmean([value for _, value in known], [steps for steps, _ in known]) if known else None
+def _mean(windows: list[tuple[int, float]]) -> float:
+    """Over the steps of all windows."""
+    return fmean([value for _, value in windows], [steps for steps, _ in windows])
 
 
 def _digits(value: float | None) -> float | None:
     """Five of them: enough for any table or figure."""
-    return None if value is None else float(f"{value:.5g}")
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _made(folder: Path) -> dict[str, Any]:

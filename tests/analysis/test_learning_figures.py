@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from opencrate.analysis.learning_figures import learning_curves
@@ -16,6 +17,7 @@ def test_every_pair_has_a_column_of_accuracies_and_losses():
     epochs = CRATE["epoch"]
     assert drawn(above) == [(epochs, CRATE["top1"]), (epochs, CRATE["training_top1"]), (epochs, VIT["top1"])]
     assert drawn(below)[0] == (epochs, CRATE["loss"])
+    assert np.isnan(np.asarray(drawn(below)[1][1], dtype=float)).tolist() == [False, True]  # a gap
     assert [text.get_text() for text in above.get_legend().get_texts()] == ["CRATE-T", "ViT-T"]
     assert [axis.get_title() for axis in (above, other)] == ["small", "large"]
     assert above.lines[1].get_color() == above.lines[0].get_color() != above.lines[2].get_color()

@@ -192,6 +192,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_what_a_run_recorded_by_kind(folder):
     assert list(folder.recorded("layers")) == []
     folder.path.mkdir()
-    folder.metrics.write_text('{"kind": "train", "step": 1}\n{"kind": "layers", "step": 2}\n{"kind": "train", "st')
+    whole, cut = (
+        '{"kind": "train", "step": 1}\n{"kind": "layers", "step": 2}\n',
+        '{"kind": "layers", "rows": [{"layer": 1}',
+    )
+    folder.metrics.write_text(whole + cut)
     assert list(folder.recorded("train")) == [{"kind": "train", "step": 1}]
     assert list(folder.recorded("layers")) == [{"kind": "layers", "step": 2}]
