@@ -7,7 +7,7 @@ from typing import Any
 from .claims import pairs_of
 from .comparing import signed
 from .paper import WORDS
-from .plan import HALF, LIGHT, SETTINGS, STRONG, Plan
+from .plan import HALF, LIGHT, SETTINGS, STRONG, Plan, file_name
 from .results import Results
 
 __all__ = ["Pairs", "learning_table", "pairs_learning"]
@@ -37,7 +37,7 @@ def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pai
         both = [{model: curves.get((task, variant, model), {}) for model in pair} for pair in pairs_of(plan)]
         known = {", ".join(pair): pair for pair in both if all(len(of.get("epoch", ())) > 1 for of in pair.values())}
         if known:
-            yield f"{task.lower().replace(' ', '-')}_{variant}", f"{task}, with {words}", known
+            yield f"{file_name(task)}_{variant}", f"{task}, with {words}", known
 
 
 def learning_table(pairs: Pairs) -> list[list[str]]:

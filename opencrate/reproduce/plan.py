@@ -33,6 +33,7 @@ __all__ = [
     "Scale",
     "amount",
     "counted",
+    "file_name",
     "plan_of",
 ]
 
@@ -86,8 +87,7 @@ class Run:
     @property
     def key(self) -> str:
         """Its name in the plan, and its folder's."""
-        task = self.task.lower().replace(" → ", "-to-").replace(" ", "-")
-        return f"{task}/{self.model.lower()}/{self.variant}/seed{self.recipe.seed}"
+        return f"{file_name(self.task)}/{self.model.lower()}/{self.variant}/seed{self.recipe.seed}"
 
     @property
     def looks(self) -> tuple[str, ...]:
@@ -136,6 +136,11 @@ class Plan:
                 turns[run.start] = min(turns[run.key], turns.get(run.start, len(patterns)))
         kept = (replace(run, parts=run.parts & wanted) for run in self.runs if run.key in turns)
         return replace(self, runs=tuple(sorted(kept, key=lambda run: turns[run.key])))
+
+
+def file_name(task: str) -> str:
+    """ "cifar-10-to-fashion-mnist"."""
+    return task.lower().replace(" → ", "-to-").replace(" ", "-")
 
 
 def counted(runs: int, done: int) -> str:
