@@ -27,7 +27,9 @@ class Progress:
 
     def begin(self, plan: Plan, waiting: list[Run], results: Results, workers: int) -> None:
         self.waiting, self.total, self.workers = {run.key: run for run in waiting}, len(plan.runs), workers
-        self.known = [(run.model, row["seconds"] / row["epochs"]) for run, row in results.of(plan) if "seconds" in row]
+        self.seen, self.known = dict[str, int](), list[tuple[str, float, float]]()
+        for run, row in results.of(plan):
+            self._learn(run, row)
         done, finished = self.total - len(waiting), results.done(plan)
         again = sum(run.key in finished for run in waiting)
         told = counted(self.total, len(finished))
@@ -51,8 +53,7 @@ class Progress:
 
     def ended(self, run: Run, row: dict[str, Any]) -> None:
         self.waiting.pop(run.key, None)
-        if "seconds" in row:
-            self.known.append((run.model, row["seconds"] / row["epochs"]))
+        self._learn(run, row)
         if self.bars and run.key in self.tasks:
             self.bars.remove_task(self.tasks.pop(run.key))
         number = self.total - len(self.waiting)
@@ -63,25 +64,35 @@ class Progress:
         """The bars, from what the runs write down."""
         if self.bars is None:
             return
-        self.bars.update(self.whole, completed=self.total - len(self.waiting), left=self._left().lstrip("; "))
         for run, place in busy:
             epoch, loss = _newest(place.folder(run.key) / "metrics.jsonl")
             told = "" if loss is None else f"loss {loss:.3f}"
             self.bars.update(self.tasks[run.key], total=run.recipe.schedule.epochs, completed=epoch, left=told)
+            self.seen[run.key] = epoch
+        self.bars.update(self.whole, completed=self.total - len(self.waiting), left=self._left().lstrip("; "))
 
     def end(self) -> None:
         if self.bars:
             self.bars.stop()
             self.bars = None
 
+    def _learn(self, run: Run, row: dict[str, Any]) -> None:
+        """How long an epoch of such a network takes, and what a run takes besides its steps."""
+        if "seconds" in row:
+            training = row["training_seconds"]
+            self.known.append((run.model, training / row["epochs"], row["seconds"] - training))
+
     def _left(self) -> str:
-        """What the rest will take, by the time for an epoch of the same network, or of any."""
+        """What the rest will take, by the time for an epoch of the same network, or of any, and for a start."""
         if not self.known or not self.waiting:
             return ""
-        every = fmean(seconds for _, seconds in self.known)
-        models = {model for model, _ in self.known}
-        paces = {model: fmean(seconds for name, seconds in self.known if name == model) for model in models}
-        left = sum(run.recipe.schedule.epochs * paces.get(run.model, every) for run in self.waiting.values())
+        every, besides = (fmean(values) for values in list(zip(*self.known, strict=True))[1:])
+        models = {model for model, *_ in self.known}
+        paces = {model: fmean(pace for name, pace, _ in self.known if name == model) for model in models}
+        left = 0.0
+        for key, run in self.waiting.items():
+            seen = self.seen.get(key, 0)
+            left += (run.recipe.schedule.epochs - seen) * paces.get(run.model, every) + besides * (seen == 0)
         left /= min(self.workers, len(self.waiting))
         return f"; about {duration(left)} left"
 

@@ -16,8 +16,8 @@ from .tiny import tiny
 RUNS = [tiny("light", seed=seed, schedule={"epochs": 10}) for seed in range(4)]
 
 
-def row_of(top1):
-    return {"top1": top1, "seconds": 60.0, "epochs": 2}
+def row_of(top1, besides=0.0):
+    return {"top1": top1, "seconds": 60.0 + besides, "training_seconds": 60.0, "epochs": 2}
 
 
 def begun(tmp_path, terminal=False, workers=1, done=1, again=0):
@@ -57,6 +57,24 @@ def test_what_is_trained_again_is_said(tmp_path):
 def test_workers_share_what_is_left(tmp_path, workers, left):
     """Three runs of ten epochs, of 30 s each as in the run that is done."""
     assert begun(tmp_path, workers=workers)._left() == f"; about {left} left"
+
+
+def test_a_start_is_counted_once_a_run_and_not_by_the_epoch(tmp_path):
+    """Two runs of ten epochs of 30 s, and two starts: 90 s in one run that is done, none in the other."""
+    progress = begun(tmp_path)
+    progress.ended(RUNS[1], row_of(81.0, besides=90.0))
+    assert progress._left() == "; about 12 min left"  # 2 · (300 + 45) s
+
+
+def test_epochs_that_are_done_are_not_left(tmp_path):
+    progress, place = begun(tmp_path, terminal=True), Place(tmp_path)
+    progress.started(RUNS[1])
+    metrics = place.folder(RUNS[1].key) / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text(json.dumps({"kind": "train", "epoch": 8, "loss": 2.5}) + "\n")
+    progress.show([(RUNS[1], place)])
+    assert progress.bars.tasks[progress.whole].fields["left"] == "about 11 min left"  # of 22 epochs, 30 s each
+    progress.end()
 
 
 def test_bars_on_a_terminal(tmp_path):
