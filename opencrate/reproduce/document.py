@@ -17,7 +17,7 @@ from .comparing import signed
 from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
 from .learning import learning_table, pairs_learning
 from .performing import FIGURES
-from .plan import LIGHT, PARTS, SETTINGS, STRONG, Plan, Run, amount
+from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, amount
 from .progress import duration
 from .results import LOST, Results
 from .tables import strong, table, table1, table2, table3
@@ -230,8 +230,9 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
 
 
 def _curves(plan: Plan, results: Results, pictures: _Pictures) -> Iterator[str]:
-    """Of the first seed: a size by every definition, all sizes, and with our strong recipe; then the numbers."""
-    found, strong = (dict(_of_first_seed(plan, results, "fig3", variant)) for variant in (LIGHT, STRONG))
+    """Of the first seed: a size by every definition, all sizes, and with our strong recipes; then the numbers."""
+    by = {variant: dict(_of_first_seed(plan, results, "fig3", variant)) for variant in SETTINGS}
+    found = by.pop(LIGHT)
     for model, tables in list(found.items())[:1]:
         for name in DEFINITIONS:
             of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
@@ -239,8 +240,9 @@ def _curves(plan: Plan, results: Results, pictures: _Pictures) -> Iterator[str]:
             yield pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", words)
     if len(found) > 1:
         yield _sizes(found, "all sizes", "layers_sizes", pictures)
-    if strong:
-        yield _sizes(strong, f"with {SETTINGS[STRONG]}", "layers_strong", pictures)
+    for variant, sizes in by.items():
+        if sizes:
+            yield _sizes(sizes, f"with {SETTINGS[variant]}", f"layers_{variant}", pictures)
     if found:
         yield f"With {SETTINGS[LIGHT]}, of the first seed:"
         yield _numbers(found)

@@ -7,7 +7,7 @@ from typing import Any
 from .claims import pairs_of
 from .comparing import signed
 from .paper import WORDS
-from .plan import HALF, LIGHT, SETTINGS, STRONG, Plan, file_name
+from .plan import HALF, LIGHT, SETTINGS, Plan, file_name
 from .results import Results
 
 __all__ = ["Pairs", "learning_table", "pairs_learning"]
@@ -23,7 +23,7 @@ COLUMNS = (
     "validation loss in the end",
 )
 UNKNOWN = "–"
-_SETTINGS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF], STRONG: SETTINGS[STRONG]}
+_SETTINGS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF]} | SETTINGS
 
 
 def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pairs]]:

@@ -23,6 +23,7 @@ __all__ = [
     "HALF",
     "LIGHT",
     "LOOKS",
+    "MIXED",
     "OURS",
     "PARTS",
     "REAL",
@@ -51,8 +52,12 @@ PARTS = {
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
 """Parts that open a network which another part has trained."""
 REAL = "real"
-LIGHT, STRONG, HALF = "light", "strong", "lr_1.2e-4"
-SETTINGS = {LIGHT: "the paper's settings", STRONG: "our strong recipe"}
+LIGHT, STRONG, MIXED, HALF = "light", "strong", "mixed", "lr_1.2e-4"
+SETTINGS = {
+    LIGHT: "the paper's settings",
+    STRONG: "our strong recipe",
+    MIXED: "our strong recipe with mixing",
+}
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},
     # With κ = 0.5 it hardly trains. Its γ is that of the paper's network, 1.3: attention has the factor κγ².
@@ -71,7 +76,8 @@ class Run:
         model: the network's name in the tables: CRATE-T, ViT-T.
         task: the pictures: CIFAR-10, or "Fashion-MNIST → CIFAR-10" where it starts from another run.
         parts: tables and figures that show it.
-        variant: light (the paper's settings), strong, or what differs from light, in it or in the run it starts from.
+        variant: light (the paper's settings), strong, mixed, or what differs from light, in it or in the run that it
+            starts from.
         start: key of the run whose network it starts from.
         real: whether ImageNet's reassessed labels (ReaL) judge it for table 1, too.
     """
@@ -164,7 +170,8 @@ class Scale:
         first: trains from scratch on the first set, with the paper's settings.
         second: the same on the second set, more briefly.
         tuned: fine-tunes, on either set.
-        strong: the networks that are trained from scratch on the first set as well as we know how to, and by what.
+        strong: by variant, the networks that are trained from scratch on the first set as well as we know how to, and
+            the recipe.
         ablated: the CRATE whose settings and operators are varied.
         seeds: of every run.
         samples: pictures on which layers are measured.
@@ -178,7 +185,7 @@ class Scale:
     first: Recipe
     second: Recipe
     tuned: Recipe
-    strong: dict[str, Recipe]
+    strong: dict[str, tuple[tuple[str, ...], Recipe]]
     ablated: str
     seeds: int
     samples: int
@@ -191,7 +198,7 @@ def plan_of(scale: Scale) -> Plan:
     runs: list[Run] = []
     for seed in range(scale.seeds):
         runs += [run for label in scale.models for run in _table1(scale, label, seed)]
-        runs += [_strong(scale, label, recipe, seed) for label, recipe in scale.strong.items()]
+        runs += [run for variant in scale.strong for run in _strong(scale, variant, seed)]
         runs += _ablations(scale, seed)
     kept = dict[str, Run]()
     for run in runs:
@@ -230,9 +237,11 @@ def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:
     return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start.variant, start.key)
 
 
-def _strong(scale: Scale, label: str, recipe: Recipe, seed: int) -> Run:
-    parts = frozenset({"strong", "fig3"} if _is_crate(label) else {"strong"})
-    return Run(label, scale.sets[0], _recipe(recipe, scale.models[label], seed), parts, STRONG)
+def _strong(scale: Scale, variant: str, seed: int) -> Iterator[Run]:
+    labels, recipe = scale.strong[variant]
+    for label in labels:
+        parts = frozenset({"strong", "fig3"} if _is_crate(label) else {"strong"})
+        yield Run(label, scale.sets[0], _recipe(recipe, scale.models[label], seed), parts, variant)
 
 
 def _ablations(scale: Scale, seed: int) -> Iterator[Run]:

@@ -7,7 +7,7 @@ from ..recipes import differences
 from ..recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 from .comparing import Difference, signed
 from .paper import BASE, MILLIONS, PAPER, WORDS
-from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, STRONG, Plan, Run, amount
+from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, amount
 from .results import Results
 
 __all__ = ["strong", "table", "table1", "table2", "table3"]
@@ -126,14 +126,19 @@ def table3(plan: Plan, results: Results) -> str:
 
 
 def strong(plan: Plan, results: Results) -> str:
-    runs = [run for run in plan.runs if run.variant == STRONG]
+    runs = [run for run in plan.runs if "strong" in run.parts]
     if not runs:
         return ""
+    task, shown = runs[0].task, [name for name in SETTINGS if name == LIGHT or name in {run.variant for run in runs}]
     rows = []
-    for model in dict.fromkeys(run.model for run in runs):
-        run = next(run for run in runs if run.model == model)
-        base = next(other.recipe for other in plan.runs if other.model == model)
-        found = (results.accuracy(model, run.task, variant) for variant in SETTINGS)
-        changed = "; ".join(differences(base, replace(run.recipe, seed=base.seed)))
-        rows.append([model, *(str(sample or "–") for sample in found), changed])
-    return f"## {PARTS['strong'].capitalize()}\n\n" + table(("", *SETTINGS.values(), "what differs"), rows)
+    for model in sorted({run.model for run in runs}, key=_models(plan).index):
+        rows.append([model, *(str(results.accuracy(model, task, variant) or "–") for variant in shown)])
+    told = [f"{SETTINGS[name].capitalize()}: {_differs(plan, name)}." for name in shown if name != LIGHT]
+    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(("", *(SETTINGS[n] for n in shown)), rows), *told])
+
+
+def _differs(plan: Plan, variant: str) -> str:
+    """What a recipe changes of the paper's settings, for whichever network."""
+    run = next(run for run in plan.runs if run.variant == variant)
+    base = next(other.recipe for other in plan.runs if (other.model, other.variant) == (run.model, LIGHT))
+    return "; ".join(differences(base, replace(run.recipe, seed=base.seed)))

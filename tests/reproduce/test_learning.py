@@ -24,11 +24,11 @@ def told(results):
 
 def test_pairs_that_both_have_curves_are_compared(tmp_path):
     of_half = [f"cifar-10/{model}/lr_1.2e-4/seed0" for model in ("crate-t", "vit-t", "crate-b", "vit-s", "crate-s")]
-    of_strong = [f"cifar-10/{model}/strong/seed0" for model in ("crate-b", "vit-s")]
+    of_mixed = [f"cifar-10/{model}/mixed/seed0" for model in ("crate-b", "vit-s")]
     of_fashion = [f"fashion-mnist/{model}/light/seed0" for model in ("crate-s", "vit-t+")]
-    assert told(curves(tmp_path, *of_half, *of_strong, *of_fashion)) == [
+    assert told(curves(tmp_path, *of_half, *of_mixed, *of_fashion)) == [
         ("cifar-10_lr_1.2e-4", "CIFAR-10, with ½ × the learning rate", ["CRATE-T, ViT-T", "CRATE-B, ViT-S"]),
-        ("cifar-10_strong", "CIFAR-10, with our strong recipe", ["CRATE-B, ViT-S"]),
+        ("cifar-10_mixed", "CIFAR-10, with our strong recipe with mixing", ["CRATE-B, ViT-S"]),
         ("fashion-mnist_light", "Fashion-MNIST, with the paper's settings", ["CRATE-S, ViT-T+"]),
     ]
 

@@ -103,9 +103,9 @@ def test_only_some_runs_and_what_they_start_from(small):
 
 
 def test_runs_of_the_first_pattern_come_first_behind_what_they_start_from(small):
-    patterns = ["*/vit-s/strong/*", "fashion-mnist-to-*/crate-b/lr*", "*/crate-b/lr*", "cifar-10/crate-t/lr*"]
+    patterns = ["*/vit-s/mixed/*", "fashion-mnist-to-*/crate-b/lr*", "*/crate-b/lr*", "cifar-10/crate-t/lr*"]
     assert [run.key for run in small.only((), patterns).runs] == [
-        "cifar-10/vit-s/strong/seed0",
+        "cifar-10/vit-s/mixed/seed0",
         "fashion-mnist/crate-b/lr_1.2e-4/seed0",  # which the third pattern names, too
         "fashion-mnist-to-cifar-10/crate-b/lr_1.2e-4/seed0",
         "cifar-10/crate-b/lr_1.2e-4/seed0",
@@ -193,8 +193,8 @@ def test_every_run_of_small_has_three_seeds_but_for_the_costly(small):
     seeds = {}
     for run in small.runs:
         seeds.setdefault((run.model, run.task, run.variant), []).append(run.recipe.seed)
-    for large in ("CRATE-B", "ViT-S"):
-        assert seeds.pop((large, "CIFAR-10", "strong")) == [0]
+    for model in ("CRATE-T", "ViT-T", "CRATE-B", "ViT-S"):
+        assert seeds.pop((model, "CIFAR-10", "mixed")) == [0]
     for model, task in product(SIZES, TASKS):
         assert seeds.pop((model, task, "lr_1.2e-4")) == [0]
     for costly in ONCE - {"lr_1.2e-4"}:
@@ -249,12 +249,17 @@ def test_what_is_not_varied_is_the_papers(small):
         assert kind in changed[name] <= {kind, f"{kind}_args"}
 
 
-def test_strong_is_the_same_for_both_networks_and_more_for_the_largest(small):
-    strong = {run.model: run.recipe for run in small.runs if run.parts & {"strong"} and run.recipe.seed == 0}
-    tiny = strong["CRATE-T"]
-    more = ["augment.mixup 0.0 → 0.2", "augment.cutmix 0.0 → 1.0", "optim.lr 0.00024 → 0.00012"]
-    changes = {model: differences(tiny, replace(recipe, model=tiny.model)) for model, recipe in strong.items()}
-    assert changes == {"CRATE-T": [], "ViT-T": [], "CRATE-B": more, "ViT-S": more}
+def test_strong_recipes_are_the_same_for_all_networks(small):
+    runs = [run for run in small.runs if run.parts & {"strong"} and run.recipe.seed == 0]
+    light, changes = small.runs[0].recipe, {"strong": {}, "mixed": {}}
+    for run in runs:
+        changes[run.variant][run.model] = differences(light, replace(run.recipe, model=light.model))
+    longer, augmented = "schedule.epochs 60 → 200", "augment.randaugment '' → 'torchvision-n2-m9'"
+    mixing = ["augment.mixup 0.0 → 0.2", "augment.cutmix 0.0 → 1.0", "optim.lr 0.00024 → 0.00012"]
+    assert changes == {
+        "strong": {model: [augmented, longer] for model in ("CRATE-T", "ViT-T")},
+        "mixed": {model: [augmented, *mixing, longer] for model in ("CRATE-T", "ViT-T", "CRATE-B", "ViT-S")},
+    }
 
 
 def test_networks_of_table_1_have_the_same_settings(small):

@@ -27,7 +27,7 @@ def test_everything_runs_on_digits(tmp_path):
     assert not [line for line in ours if re.search(r"^\| (digits|CRATE|ViT)[^|]*\| –", line)]
     assert "**not run**" not in document
     figures = re.findall(r"!\[.*?\]\((.*?)\)", document)
-    assert len(figures) == 10
+    assert len(figures) == 12
     for figure in figures:
         content = (tmp_path / figure).read_bytes()
         assert content.startswith(b"\x89PNG")

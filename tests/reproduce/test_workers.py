@@ -58,7 +58,7 @@ def test_control_c_while_workers_start_is_one_sentence(tmp_path):
     process.join(60)
     assert process.exitcode == 130
     assert log.read_text().splitlines() == [
-        "smoke: 4 runs",
+        "smoke: 8 runs",
         "opencrate: stopped; the same command goes on from there, and --write-only tells what is done",
     ]
     assert all(map(has_ended, workers))
