@@ -8,7 +8,7 @@ from .figures import COLOURS, DASHES, MARKERS
 __all__ = ["learning_curves"]
 
 Curve = Mapping[str, Sequence[int | float | None]]
-"""By "epoch": "top1" (per cent) and "loss" on validation pictures, and maybe "training_top1"."""
+"""By "epoch": "top1" (per cent) and "loss" on validation pictures, and maybe "training_top1"; more is let be."""
 
 
 @style()

@@ -48,8 +48,9 @@ JUDGED = (
 )
 MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with a network that had."
 LEARNING = (
-    "Of the first seed, and of pairs whose records were kept. Training accuracy is that of the last epoch, on pictures"
-    " as they were varied; there is none where they are mixed. The validation loss is without label smoothing."
+    "Of the first seed, and of pairs whose records were kept. Training accuracy and loss are those of the last epoch,"
+    " on pictures as they were varied; where these are mixed, there is no accuracy. The training loss has label"
+    " smoothing, and compares within a table alone; the validation loss is without."
 )
 AUDITED = (
     "R^c has ε = 0.1; at unit length, every token is divided by its own: not the definition `unit`, which divides"

@@ -19,6 +19,7 @@ COLUMNS = (
     "training accuracy",
     "validation accuracy",
     "between them",
+    "training loss",
     "lowest validation loss",
     "validation loss in the end",
 )
@@ -49,6 +50,7 @@ def learning_table(pairs: Pairs) -> list[list[str]]:
 
 def _row(model: str, curve: dict[str, Any]) -> list[str]:
     trained, top1 = curve.get("training_top1", [None])[-1], curve["top1"][-1]
+    training_loss = curve.get("training_loss", [None])[-1]
     losses = [(loss, epoch) for loss, epoch in zip(curve["loss"], curve["epoch"], strict=True) if loss is not None]
     lowest, last = min(losses, default=None), curve["loss"][-1]
     return [
@@ -56,6 +58,7 @@ def _row(model: str, curve: dict[str, Any]) -> list[str]:
         UNKNOWN if trained is None else f"{trained:.2f}",
         f"{top1:.2f}",
         UNKNOWN if trained is None else signed(trained - top1, 2),
+        UNKNOWN if training_loss is None else f"{training_loss:.3f}",
         UNKNOWN if lowest is None else f"{lowest[0]:.3f}, epoch {lowest[1]}",
         UNKNOWN if last is None else f"{last:.3f}",
     ]

@@ -102,25 +102,22 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
 
 
 def learning_curve(folder: Path) -> dict[str, list[Any]]:
-    """Accuracy and loss at the epochs that were evaluated, and in them accuracy on training pictures.
+    """Accuracy and loss at the epochs that were evaluated, and in them those of training pictures.
 
-    That is on these as they were varied; where they are mixed, there is none.
+    That is on these as they were varied, the loss with label smoothing; where they are mixed, there is no accuracy.
     """
-    run, before, windows = RunFolder(folder), 0, dict[int, list[tuple[int, float]]]()
+    run, before, windows = RunFolder(folder), 0, dict[tuple[str, int], list[tuple[float, int]]]()
     for line in run.recorded("train"):
-        if "accuracy" in line:
-            windows.setdefault(line["epoch"], []).append((line["step"] - before, line["accuracy"]))
+        for name in ("loss", "accuracy"):
+            if line.get(name) is not None:
+                windows.setdefault((name, line["epoch"]), []).append((line[name], line["step"] - before))
         before = line["step"]
     found = list(run.recorded("validation"))
     curve = {name: [line[name] for line in found] for name in ("epoch", "top1", "loss")}
-    if found and all(line["epoch"] in windows for line in found):
-        curve["training_top1"] = [100 * _mean(windows[line["epoch"]]) for line in found]
+    for name, kept, factor in (("loss", "training_loss", 1), ("accuracy", "training_top1", 100)):
+        if found and all((name, line["epoch"]) in windows for line in found):
+            curve[kept] = [factor * fmean(*zip(*windows[name, line["epoch"]], strict=True)) for line in found]
     return {name: [_digits(value) for value in values] for name, values in curve.items()}
-
-
-def _mean(windows: list[tuple[int, float]]) -> float:
-    """Over the steps of all windows."""
-    return fmean([value for _, value in windows], [steps for steps, _ in windows])
 
 
 def _digits(value: float | None) -> float | None:

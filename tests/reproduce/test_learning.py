@@ -40,13 +40,13 @@ def test_fine_tuning_and_other_seeds_are_not(tmp_path, of):
 
 
 def test_the_table():
-    crate = CURVE | {"training_top1": [50.0, 75.0, 90.25]}
+    crate = CURVE | {"training_top1": [50.0, 75.0, 90.25], "training_loss": [2.0, 1.5, 1.0625]}
     vit = CURVE | {"loss": [None, None, None]}
     head, *rows = learning_table({"CRATE-T, ViT-T": {"CRATE-T": crate, "ViT-T": vit}})
-    assert len(head) == 6
+    assert len(head) == 7
     assert rows == [
-        ["CRATE-T", "90.25", "68.50", "+21.75", "0.750, epoch 12", "0.800"],
-        ["ViT-T", "–", "68.50", "–", "–", "–"],
+        ["CRATE-T", "90.25", "68.50", "+21.75", "1.062", "0.750, epoch 12", "0.800"],
+        ["ViT-T", "–", "68.50", "–", "–", "–", "–"],
     ]
 
 
@@ -73,7 +73,7 @@ def recorded(folder, *lines):
 
 
 def window(step, epoch, **more):
-    return {"kind": "train", "step": step, "epoch": epoch, "loss": 1.5, **more}
+    return {"kind": "train", "step": step, "epoch": epoch, "loss": 1.5} | more
 
 
 def evaluated(step, epoch, top1, loss):
@@ -85,12 +85,12 @@ def test_a_curve_from_the_records_of_a_run(tmp_path):
         tmp_path,
         window(50, 1, accuracy=0.0),
         window(97, 1, accuracy=0.0),
-        window(100, 2, accuracy=0.25),  # 3 steps
-        window(150, 2, accuracy=0.5),  # 50
-        window(194, 2, accuracy=0.75),  # 44
+        window(100, 2, loss=8.0, accuracy=0.25),  # 3 steps
+        window(150, 2, loss=4.0, accuracy=0.5),  # 50
+        window(194, 2, loss=2.0, accuracy=0.75),  # 44
         evaluated(194, 2, 61.25, 1.125),
         window(200, 3, accuracy=1.0),
-        window(250, 3),  # no step of it was finite
+        window(250, 3, loss=None),  # no step of it was finite
         evaluated(291, 3, 62.123456, None),
     )
     assert learning_curve(tmp_path) == {
@@ -98,12 +98,13 @@ def test_a_curve_from_the_records_of_a_run(tmp_path):
         "top1": [61.25, 62.123],
         "loss": [1.125, None],
         "training_top1": [float(f"{100 * (3 * 0.25 + 50 * 0.5 + 44 * 0.75) / 97:.5g}"), 100.0],
+        "training_loss": [float(f"{(3 * 8 + 50 * 4 + 44 * 2) / 97:.5g}"), 1.5],
     }
 
 
 def test_a_curve_of_mixed_pictures_has_no_training_accuracy(tmp_path):
     recorded(tmp_path, window(97, 1), evaluated(97, 1, 10.0, 2.25))
-    assert learning_curve(tmp_path) == {"epoch": [1], "top1": [10.0], "loss": [2.25]}
+    assert learning_curve(tmp_path) == {"epoch": [1], "top1": [10.0], "loss": [2.25], "training_loss": [1.5]}
 
 
 def test_a_curve_without_any_loss_is_told_of(tmp_path):

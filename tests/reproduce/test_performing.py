@@ -60,7 +60,7 @@ def test_the_row(trained):
     assert row["curve"]["epoch"] == [1]
     assert row["curve"]["top1"] == [pytest.approx(found["top1"], rel=1e-4)]
     assert row["curve"]["loss"] == [pytest.approx(found["loss"], rel=1e-4)]
-    assert row["curve"].keys() == {"epoch", "top1", "loss", "training_top1"}
+    assert row["curve"].keys() == {"epoch", "top1", "loss", "training_top1", "training_loss"}
     assert row["seconds"] >= row["training_seconds"] > 0
 
 
