@@ -14,12 +14,13 @@ __all__ = ["Pairs", "learning_table", "pairs_learning"]
 
 Pairs = dict[str, dict[str, Any]]
 """By "CRATE-T, ViT-T": the curves of both networks, as rows keep them."""
+LOSS = "training loss"
 COLUMNS = (
     "",
     "training accuracy",
     "validation accuracy",
     "between them",
-    "training loss",
+    LOSS,
     "lowest validation loss",
     "validation loss in the end",
 )
@@ -42,9 +43,13 @@ def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pai
 
 
 def learning_table(pairs: Pairs) -> list[list[str]]:
-    """Head and rows: where every network ends, and its lowest loss; without columns of which nothing is known."""
+    """Head and rows: where every network ends, and its lowest loss; without columns of which nothing is known.
+
+    The training loss says something beside another's alone: it is left out unless it is known of all.
+    """
     rows = [_row(model, curve) for networks in pairs.values() for model, curve in networks.items()]
-    known = [i for i in range(len(COLUMNS)) if any(row[i] != UNKNOWN for row in rows)]
+    wanted = {name: all if name == LOSS else any for name in COLUMNS}
+    known = [i for i, name in enumerate(COLUMNS) if wanted[name](row[i] != UNKNOWN for row in rows)]
     return [[row[i] for i in known] for row in (list(COLUMNS), *rows)]
 
 

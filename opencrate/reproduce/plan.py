@@ -56,7 +56,7 @@ LIGHT, STRONG, MIXED, HALF = "light", "strong", "mixed", "lr_1.2e-4"
 SETTINGS = {
     LIGHT: "the paper's settings",
     STRONG: "our strong recipe",
-    MIXED: "our strong recipe with mixing",
+    MIXED: "our strong recipe and mixing",
 }
 OURS: dict[str, dict[str, Any]] = {
     "prox_mm_tight": {"sparsify": "prox_mm_tight"},

@@ -30,6 +30,16 @@ def test_only_what_is_drawn_is_explained():
     assert "training" not in figure.get_supxlabel()
 
 
+def test_training_losses_are_drawn_where_all_networks_have_one():
+    crate, vit = (of | {"training_loss": losses} for of, losses in ((CRATE, [2.0, 1.5]), (VIT, [2.5, 2.25])))
+    figure = learning_curves({"small": {"CRATE-T": crate, "ViT-T": vit}})
+    assert [values for _, values in drawn(figure.axes[2])] == [[2.0, 1.5], [2.5, 2.25]]
+    assert "label smoothing" in figure.get_supxlabel()
+    figure = learning_curves({"small": {"CRATE-T": crate, "ViT-T": VIT}})
+    assert len(figure.axes) == 2
+    assert "label smoothing" not in figure.get_supxlabel()
+
+
 @pytest.mark.parametrize("panels", [{}, {"small": {}}])
 def test_nothing_to_draw(panels):
     with pytest.raises(ValueError, match="there are no curves to draw"):

@@ -216,14 +216,14 @@ def test_what_is_varied_beside_the_papers(text, head, table):
 
 def test_the_strong_recipe(text):
     (lines,) = tables(text)["How far both go with a strong recipe"]
-    assert lines[0] == ["", "the paper's settings", "our strong recipe", "our strong recipe with mixing"]
+    assert lines[0] == ["", "the paper's settings", "our strong recipe", "our strong recipe and mixing"]
     for line, model in zip(lines[1:], ("CRATE-T", "ViT-T"), strict=True):
         assert line == [
             model,
             *(told(accuracies(model, "digits", variant)) for variant in ("light", "strong", "mixed")),
         ]
     assert "\n\nOur strong recipe: schedule.epochs 2 → 3.\n\n" in text
-    assert "\n\nOur strong recipe with mixing: augment.cutmix 0.0 → 1.0; schedule.epochs 2 → 3.\n\n" in text
+    assert "\n\nOur strong recipe and mixing: augment.cutmix 0.0 → 1.0; schedule.epochs 2 → 3.\n\n" in text
 
 
 def test_layers_and_half_steps(text):

@@ -28,7 +28,7 @@ def test_pairs_that_both_have_curves_are_compared(tmp_path):
     of_fashion = [f"fashion-mnist/{model}/light/seed0" for model in ("crate-s", "vit-t+")]
     assert told(curves(tmp_path, *of_half, *of_mixed, *of_fashion)) == [
         ("cifar-10_lr_1.2e-4", "CIFAR-10, with ½ × the learning rate", ["CRATE-T, ViT-T", "CRATE-B, ViT-S"]),
-        ("cifar-10_mixed", "CIFAR-10, with our strong recipe with mixing", ["CRATE-B, ViT-S"]),
+        ("cifar-10_mixed", "CIFAR-10, with our strong recipe and mixing", ["CRATE-B, ViT-S"]),
         ("fashion-mnist_light", "Fashion-MNIST, with the paper's settings", ["CRATE-S, ViT-T+"]),
     ]
 
@@ -41,13 +41,19 @@ def test_fine_tuning_and_other_seeds_are_not(tmp_path, of):
 
 def test_the_table():
     crate = CURVE | {"training_top1": [50.0, 75.0, 90.25], "training_loss": [2.0, 1.5, 1.0625]}
-    vit = CURVE | {"loss": [None, None, None]}
+    vit = CURVE | {"loss": [None, None, None], "training_loss": [2.0, 1.5, 1.25]}
     head, *rows = learning_table({"CRATE-T, ViT-T": {"CRATE-T": crate, "ViT-T": vit}})
     assert len(head) == 7
     assert rows == [
         ["CRATE-T", "90.25", "68.50", "+21.75", "1.062", "0.750, epoch 12", "0.800"],
-        ["ViT-T", "–", "68.50", "–", "–", "–", "–"],
+        ["ViT-T", "–", "68.50", "–", "1.250", "–", "–"],
     ]
+
+
+def test_a_training_loss_that_has_none_beside_it_is_left_out():
+    crate = CURVE | {"training_loss": [2.0, 1.5, 1.0625]}
+    head, *_ = learning_table({"CRATE-T, ViT-T": {"CRATE-T": crate, "ViT-T": CURVE}})
+    assert "training loss" not in head
 
 
 def test_columns_of_which_nothing_is_known_are_left_out():
