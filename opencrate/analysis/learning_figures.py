@@ -24,7 +24,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], title: str = "") 
     if all("training_loss" in curve for curve in every):
         rows["training_loss"] = "training loss"
         notes.append("The training loss is of an epoch's pictures as they were varied or mixed, with label smoothing.")
-    figure = sheet(PAGE, 3.4 if len(rows) == 2 else 4.6, title, notes)
+    figure = sheet(PAGE, 1 + 1.2 * len(rows), title, notes)
     axes = figure.subplots(len(rows), len(panels), sharex="col", sharey="row", squeeze=False)
     for column, (name, curves) in zip(axes.T, panels.items(), strict=True):
         for i, (label, curve) in enumerate(curves.items()):

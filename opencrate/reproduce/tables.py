@@ -129,12 +129,16 @@ def strong(plan: Plan, results: Results) -> str:
     runs = [run for run in plan.runs if "strong" in run.parts]
     if not runs:
         return ""
-    task, shown = runs[0].task, [name for name in SETTINGS if name == LIGHT or name in {run.variant for run in runs}]
-    rows = []
-    for model in sorted({run.model for run in runs}, key=_models(plan).index):
-        rows.append([model, *(str(results.accuracy(model, task, variant) or "–") for variant in shown)])
-    told = [f"{SETTINGS[name].capitalize()}: {_differs(plan, name)}." for name in shown if name != LIGHT]
-    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(("", *(SETTINGS[n] for n in shown)), rows), *told])
+    task, models = runs[0].task, {run.model for run in runs}
+    variants = list(dict.fromkeys(run.variant for run in runs))
+    rows = [
+        [model, *(str(results.accuracy(model, task, variant) or "–") for variant in (LIGHT, *variants))]
+        for model in _models(plan)
+        if model in models
+    ]
+    head = ("", *(SETTINGS[variant] for variant in (LIGHT, *variants)))
+    told = (f"{SETTINGS[variant].capitalize()}: {_differs(plan, variant)}." for variant in variants)
+    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(head, rows), *told])
 
 
 def _differs(plan: Plan, variant: str) -> str:

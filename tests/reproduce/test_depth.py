@@ -146,16 +146,19 @@ def test_what_is_told_of_sparsity(tmp_path):
     assert claim.verdict == PART
 
 
-def test_the_strong_recipes_networks_are_told_of_too(tmp_path):
+@pytest.mark.parametrize(
+    ("variant", "words"), [("strong", "our strong recipe"), ("mixed", "our strong recipe and mixing")]
+)
+def test_the_strong_recipes_networks_are_told_of_too(tmp_path, variant, words):
     def row(run):
         found = layers(HALVED if run.variant == "light" else FLAT, FLAT)
-        opened = run.recipe.seed == 0 and run.variant in ("light", "strong") and run.model in ("CRATE-T", "CRATE-B")
+        opened = run.recipe.seed == 0 and run.variant in ("light", variant) and run.model == "CRATE-T"
         return row_of(run, SMALL, 80.0, looks={"fig3": found}) if opened else None
 
     found = {claim.text: claim for claim in claims(SMALL, filled(SMALL, tmp_path, row))}
     for text in DEPTH:
-        assert {text, f"{text}, with our strong recipe"} <= found.keys()
-    light, strong = (found[f"R^c falls with depth{words}"] for words in ("", ", with our strong recipe"))
+        assert {text, f"{text}, with {words}"} <= found.keys()
+    light, strong = (found[f"R^c falls with depth{of}"] for of in ("", f", with {words}"))
     assert (light.verdict, strong.verdict) == (HOLDS, NOT)
     assert strong.evidence.endswith(
         "(from the second): by paper +0 % (+0 %); by official +0 % (+0 %); by unit +0 % (+0 %)"
