@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Shape annotations are executed in the tests, but for those marked unhooked.
-SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.analysis,beartype.beartype
+SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite clean

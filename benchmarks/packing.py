@@ -28,18 +28,18 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms as T
 
-from opencrate.data.crops import Interpolation, crop_and_resize, crop_boxes
-from opencrate.data.feed import Batch, Feed, Split
-from opencrate.data.loading import Loaded
-from opencrate.data.packed import Packed
-from opencrate.data.packing import INDEX, TARGETS, Index, Shard, pack
-from opencrate.data.pictures import Folder
+from opencrate.data.augment.crops import Interpolation, crop_and_resize, crop_boxes
+from opencrate.data.datasets.packing import INDEX, TARGETS, Index, Shard, pack
+from opencrate.data.datasets.pictures import Folder
+from opencrate.data.feeds.feed import Batch, Feed, Split
+from opencrate.data.feeds.loading import Loaded
+from opencrate.data.feeds.packed import Packed
+from opencrate.data.feeds.shards import Shards
 from opencrate.data.settings import Augmentation, Dataset
-from opencrate.data.shards import Shards
-from opencrate.engine.building import build_model, build_optimizer, compile_model
-from opencrate.engine.stepping import Stepper
-from opencrate.engine.world import World
+from opencrate.distributed import World
 from opencrate.recipes import Model, Optim, Recipe
+from opencrate.training.building import build_model, build_optimizer, compile_model
+from opencrate.training.step import Stepper
 
 MODES: tuple[Interpolation, ...] = ("bicubic", "bilinear")
 SIDE, SIZE = 256, 224

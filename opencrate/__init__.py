@@ -6,8 +6,10 @@ Importing it registers `crate_*` with timm.
 """
 
 from . import objective, operators
+from .checkpoints import load, push_to_hub, save_pretrained
 from .measures import layerwise
-from .models import CRATE, Step, load, push_to_hub, save_pretrained, trajectory
+from .models import CRATE
+from .stack import Step, trajectory
 
 __version__ = "0.1.0"
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from . import __version__, models, shipped
-from .operators.table import suggestion
+from . import __version__, checkpoints, shipped
+from .errors import suggestion
 
 if TYPE_CHECKING:
     from .recipes import Recipe
@@ -52,7 +52,7 @@ Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, where the che
 
 def describe(checkpoint: Source, num_heads: Heads = None) -> None:
     """Print what a checkpoint is: size, patch, classes, heads, parameters, where from."""
-    rows = models.read(checkpoint, num_heads).describe()
+    rows = checkpoints.read(checkpoint, num_heads).describe()
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:<{width}}  {value}")
@@ -60,7 +60,7 @@ def describe(checkpoint: Source, num_heads: Heads = None) -> None:
 
 def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
     """Write a checkpoint in another layout: ours (model.safetensors and config.json) or the authors'."""
-    print(f"wrote {models.convert(source, target, num_heads)}")
+    print(f"wrote {checkpoints.convert(source, target, num_heads)}")
 
 
 def recipes() -> None:
@@ -127,7 +127,7 @@ def _recipe(name: str, table: dict[str, Any]) -> "Recipe":
 
 
 def _train(recipe: "Recipe", arguments: list[str], prog: str, command: list[str]) -> None:
-    from . import engine
+    from . import training as engine
     from .recipes import Recipe
 
     @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _train(recipe: "Recipe", arguments: list[str], prog: str, command: list[str]
 
 def evaluate(arguments: list[str]) -> None:
     """Measure a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear] [--real] …"""
-    from . import engine
+    from . import evaluation
 
     if not arguments or arguments[0].startswith("-"):
         print("usage: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [OPTIONS]\n")
@@ -157,9 +157,9 @@ def evaluate(arguments: list[str]) -> None:
     if "--recipe" in rest[:-1]:
         at = rest.index("--recipe")
         recipe, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
-    default = engine.Measuring(engine.data_of(checkpoint, recipe))
-    wanted = tyro.cli(engine.Measuring, args=rest, default=default, prog="opencrate eval RUN_OR_CHECKPOINT")
-    found = engine.measure_checkpoint(checkpoint, wanted)
+    default = evaluation.Measuring(evaluation.data_of(checkpoint, recipe))
+    wanted = tyro.cli(evaluation.Measuring, args=rest, default=default, prog="opencrate eval RUN_OR_CHECKPOINT")
+    found = evaluation.measure_checkpoint(checkpoint, wanted)
     for name, value in found.items():
         if name == "layers":
             print(value)
@@ -187,7 +187,7 @@ def pack(
 
 def bench(arguments: list[str]) -> None:
     """Compare speed and memory with the paper's pseudocode and timm's ViT: opencrate bench [--sizes base] [--quick]."""
-    from .bench import Bench, console_of, disagreements, run
+    from benchmarks import Bench, console_of, disagreements, run
 
     settings = tyro.cli(Bench, args=arguments, prog="opencrate bench")
     if "--show" in arguments and not settings.show:
@@ -236,7 +236,7 @@ def _source(arguments: list[str]) -> tuple[str, list[str]]:
 
 def reproduce(arguments: list[str]) -> None:
     """Run the paper's tables and figures again: opencrate reproduce [--scale smoke|small|full] [--only table1,fig3]."""
-    from . import reproduce as reproducing
+    import reproduction as reproducing
 
     settings = tyro.cli(reproducing.Reproduction, args=arguments, prog="opencrate reproduce")
     if settings.dry:

@@ -4,7 +4,7 @@ import torch
 
 from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE
-from opencrate.models.layout import to_authors
+from opencrate.checkpoints.key_maps import to_authors
 
 SMALL = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 4}
 

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from opencrate.data import Augmentation
-from opencrate.engine import Options, train
-from opencrate.engine.training import Training
 from opencrate.recipes import RECIPES, Model, Optim, Recipe, Schedule, named
+from opencrate.training import Options, train
+from opencrate.training.loop import Training
 
 FORKS = multiprocessing.get_context("forkserver")  # a process that has imported everything and run nothing
-FORKS.set_forkserver_preload(["opencrate.engine", "tests.runs"])
+FORKS.set_forkserver_preload(["opencrate.training", "tests.runs"])
 
 
 def small_recipe(**changes) -> Recipe:

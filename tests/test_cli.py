@@ -8,7 +8,7 @@ import opencrate
 from opencrate import save_pretrained
 from opencrate.cli import main
 
-from .models.test_checkpoints import authors_state, broken_checkpoints
+from .checkpoints.test_checkpoints import authors_state, broken_checkpoints
 from .networks import small
 
 

@@ -11,8 +11,8 @@ import torch
 import opencrate
 from opencrate.cli import main
 from opencrate.recipes import FINETUNING, RECIPES
-from tests.engine.test_faults import FOLDER, picture_folder
 from tests.runs import SMALL, command
+from tests.training.test_faults import FOLDER, picture_folder
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import torch
 
-from .feed import Batch, Feed, Split
-from .loading import Loaded
-from .packed import Packed
-from .packing import Index, pack
-from .pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
-from .resident import Resident, fits
+from .augment.transforms import evaluation_transform, training_transform
+from .datasets.packing import Index, pack
+from .datasets.pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
+from .feeds.feed import Batch, Feed, Split
+from .feeds.loading import Loaded
+from .feeds.packed import Packed
+from .feeds.resident import Resident, fits
+from .feeds.shards import Shards
 from .settings import Augmentation, Dataset
-from .shards import Shards
-from .transforms import evaluation_transform, training_transform
 
 __all__ = ["Augmentation", "Batch", "Dataset", "Feed", "Split", "open_feed", "open_feeds", "pack_splits"]
 

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from . import views
-from .rooms import Rooms
+from .picture_store import Rooms
 from .subject import THIS, Subject
 from .uploads import MAX_BYTES, read_upload
 

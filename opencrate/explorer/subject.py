@@ -8,14 +8,14 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from ..analysis.sources import Gallery, Source, open_network, require_comparable
 from ..data import Augmentation
-from ..data.loading import Loaded
-from ..data.pictures import with_channels
+from ..data.datasets.pictures import with_channels
+from ..data.feeds.loading import Loaded
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
-from ..report.study import Study
+from ..sources import Gallery, Source, open_network, require_comparable
+from ..study import Study
 from .views import curves
 
 __all__ = ["Subject"]

@@ -7,7 +7,7 @@ from threading import Lock
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.pictures import with_channels
+from ..data.datasets.pictures import with_channels
 
 __all__ = ["MAX_BYTES", "MAX_PIXELS", "Upload", "read_upload"]
 

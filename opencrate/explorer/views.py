@@ -14,13 +14,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..analysis.ablation import ablated
-from ..analysis.geometry import coherence, effective_rank, orthonormality_gap
-from ..analysis.sources import Gallery
-from ..analysis.views import attention_of, coherent_patches, crop, top_patches
-from ..blocks import Layer
+from ..inspection.ablation import ablated
+from ..inspection.views import attention_of, coherent_patches, crop, top_patches
+from ..layers import Layer
 from ..measures import DEFINITIONS, measure
-from ..models import CRATE, Step, trajectory
+from ..measures.geometry import coherence, effective_rank, orthonormality_gap
+from ..models import CRATE
+from ..sources import Gallery
+from ..stack import Step, trajectory
 
 __all__ = ["attention", "coordinate", "curves", "head", "look", "png", "without"]
 

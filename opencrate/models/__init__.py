@@ -1,23 +1,6 @@
-"""The network, its names in timm's registry, and its checkpoints."""
+"""The networks, and their names in timm's registry."""
 
-from .crate import CRATE, Step, trajectory
-from .folding import FoldedCRATE
-from .reading import Checkpoint, load, read
+from .crate import CRATE
 from .registry import SIZES, VARIANTS
-from .writing import convert, push_to_hub, save_authors, save_pretrained
 
-__all__ = [
-    "CRATE",
-    "SIZES",
-    "VARIANTS",
-    "Checkpoint",
-    "FoldedCRATE",
-    "Step",
-    "convert",
-    "load",
-    "push_to_hub",
-    "read",
-    "save_authors",
-    "save_pretrained",
-    "trajectory",
-]
+__all__ = ["CRATE", "SIZES", "VARIANTS"]

@@ -6,8 +6,6 @@ The class speaks timm's words at its edge and keeps timm's promises (features, i
 Departure: `global_pool="avg"` is the paper's `pool="mean"`, which counts the class token among the tokens.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
@@ -17,15 +15,14 @@ from timm.models import checkpoint, checkpoint_seq
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from ..blocks import Compress, Layer, Sparsify
-from ..embed import PatchEmbed, with_class_token
-from ..objective.rates import require_positive
+from ..errors import require_positive
+from ..layers import Compress, Layer, Sparsify
 from ..operators.compression import Compression
 from ..operators.sparsification import Sparsification
 from ..operators.table import Options
-from .folding import FoldedCRATE, fold
+from ..stems.patches import PatchEmbed, with_class_token
 
-__all__ = ["CRATE", "Step", "trajectory"]
+__all__ = ["CRATE"]
 
 Pool = Literal["token", "avg", ""]
 ImageSize = int | tuple[int, int]
@@ -319,8 +316,10 @@ class CRATE(nn.Module):
         }
 
     @torch.jit.ignore
-    def fold(self) -> FoldedCRATE:
+    def fold(self) -> nn.Module:
         """A copy for inference, all plain linear layers: the same outputs to rounding, for less work."""
+        from ..speed.fold import fold
+
         return fold(self)
 
     @torch.jit.ignore
@@ -346,46 +345,6 @@ class CRATE(nn.Module):
             **self.drop_rates,
             "norm_eps": self.norm_eps,
         }
-
-
-def require_crate(what: str, model: nn.Module) -> None:
-    """That `what` was given a CRATE, not a ViT or a folded copy."""
-    if not isinstance(getattr(model, "patch_embed", None), PatchEmbed):
-        raise ValueError(f"{what} takes a CRATE, got {type(model).__name__}")
-
-
-@dataclass(frozen=True, eq=False)
-class Step:
-    """What passes through layer `layer` (counted from 1, as in the paper)."""
-
-    layer: int
-    Z: Tensor
-    Z_half: Tensor
-    Z_next: Tensor
-    projections: Tensor | None = None
-    attention: Tensor | None = None
-
-
-def trajectory(model: CRATE, images: Tensor, *, projections: bool = False, attention: bool = False) -> Iterator[Step]:
-    """Yield Z^l, Z^{l+1/2} and Z^{l+1} (b, n, d) of every layer.
-
-    On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the model
-    is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
-    """
-    require_crate("trajectory", model)
-    Z = model.embed(images)
-    for layer, block in enumerate(cast("Iterable[Layer]", model.blocks), start=1):
-        Z_half = block.compress(Z)
-        Z_next = block.sparsify(Z_half)
-        yield Step(
-            layer,
-            Z,
-            Z_half,
-            Z_next,
-            block.compress.projections(Z) if projections else None,
-            block.compress.attention(Z) if attention else None,
-        )
-        Z = Z_next
 
 
 def _require_counts(at_least: int = 1, **counts: int) -> None:

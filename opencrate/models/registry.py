@@ -7,7 +7,6 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
 from .crate import CRATE
-from .layout import checkpoint_filter_fn
 
 __all__: list[str] = ["SIZES", "VARIANTS"]
 
@@ -49,13 +48,19 @@ def _default_cfg(img_size: int) -> dict[str, Any]:
 default_cfgs = generate_default_cfgs({name: _default_cfg(variant["img_size"]) for name, variant in VARIANTS.items()})
 
 
+def _filter(state: Any, model: CRATE) -> Any:
+    from ..checkpoints.key_maps import checkpoint_filter_fn
+
+    return checkpoint_filter_fn(state, model)
+
+
 def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., CRATE]:
     def create(pretrained: bool = False, **kwargs: Any) -> CRATE:
         model: CRATE = build_model_with_cfg(
             CRATE,
             name,
             pretrained,
-            pretrained_filter_fn=checkpoint_filter_fn,
+            pretrained_filter_fn=_filter,
             feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
             **{**variant, **kwargs},
         )

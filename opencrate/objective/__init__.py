@@ -13,15 +13,7 @@ from .rates import (
     subspace_coding_rate,
     subspace_coding_rate_gradient,
 )
-from .sparsity import (
-    expansion_objective,
-    l0,
-    l1,
-    lasso,
-    nonzero_fraction,
-    soft_threshold,
-    sparse_rate_reduction,
-)
+from .sparsity import expansion_objective, l0, l1, lasso, nonzero_fraction, soft_threshold, sparse_rate_reduction
 
 __all__ = [
     "LowRankMixture",

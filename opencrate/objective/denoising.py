@@ -16,8 +16,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from ..errors import require_positive
 from ..shapes import Float
-from .rates import project, require_finite, require_positive
+from .rates import project, require_finite
 
 __all__ = ["LowRankMixture", "attention_denoiser", "denoise"]
 

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..errors import require_positive
 from ..shapes import Float
 
 __all__ = [
@@ -26,23 +27,11 @@ __all__ = [
     "rate_reduction",
     "rate_scale",
     "require_finite",
-    "require_nonnegative",
-    "require_positive",
     "require_tokens",
     "result_type",
     "subspace_coding_rate",
     "subspace_coding_rate_gradient",
 ]
-
-
-def require_positive(name: str, value: int | float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be positive, got {value}")
-
-
-def require_nonnegative(name: str, value: int | float) -> None:
-    if not value >= 0:
-        raise ValueError(f"{name} must not be negative, got {value}")
 
 
 def require_tokens(Z: Tensor) -> None:

@@ -10,8 +10,9 @@ Departure: the paper's LASSO lacks the ½ that its ISTA step assumes (docs/ERRAT
 import torch
 from torch import Tensor
 
+from ..errors import require_nonnegative
 from ..shapes import Float
-from .rates import coding_rate, rate_reduction, require_finite, require_nonnegative, require_tokens, result_type
+from .rates import coding_rate, rate_reduction, require_finite, require_tokens, result_type
 
 __all__ = [
     "expansion_objective",

@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from timm.models import register_notrace_function
 from torch import Tensor, nn
 
-from ..objective.rates import project, rate_scale, require_positive
+from ..errors import require_positive, suggestion
+from ..objective.rates import project, rate_scale
 from ..shapes import Float
 from .symmetric_attention import is_supported, symmetric_attention
-from .table import OperatorTable, Options, suggestion
+from .table import OperatorTable, Options
 
 __all__ = [
     "ATTENTIONS",

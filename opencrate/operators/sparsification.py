@@ -12,14 +12,8 @@ Tokens are rows, so the paper's D Z is Z Dᵀ and its D* Z is Z D. The two `prox
 import torch
 from torch import Tensor, nn
 
-from ..objective.rates import (
-    coding_rate_gradient,
-    curvature_bound,
-    curvature_interval,
-    rate_scale,
-    require_nonnegative,
-    require_positive,
-)
+from ..errors import require_nonnegative, require_positive
+from ..objective.rates import coding_rate_gradient, curvature_bound, curvature_interval, rate_scale
 from ..objective.sparsity import soft_threshold
 from ..shapes import Float
 from .table import OperatorTable, Options

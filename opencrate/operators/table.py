@@ -8,16 +8,15 @@ option that a user may set: a number with a default.
 import inspect
 import math
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from functools import wraps
 from numbers import Real
 from typing import Any, cast
 
 from torch import Tensor
 
-from ..objective.rates import require_nonnegative, require_positive
+from ..errors import nearest, require_nonnegative, require_positive, suggestion
 
-__all__ = ["Operator", "OperatorTable", "Options", "suggestion"]
+__all__ = ["Operator", "OperatorTable", "Options"]
 
 Operator = Callable[..., Tensor]
 Options = dict[str, int | float]
@@ -140,15 +139,3 @@ def _number(option: str, value: Any, like: Any) -> int | float:
     if option in _CHECKS:
         _CHECKS[option](option, number)
     return number
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, or all of them."""
-    names = sorted(known)
-    if close := nearest(name, names):
-        return f"; did you mean {close!r}?"
-    return f"; known: {', '.join(names)}" if names else "; it has none"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(get_close_matches(name, sorted(known), n=1)), None)

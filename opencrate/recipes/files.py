@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from ..operators.table import suggestion
+from ..errors import suggestion
 from .recipe import Recipe
 
 __all__ = ["differences", "read_recipe", "recipe_text"]

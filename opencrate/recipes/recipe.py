@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from ..data import Augmentation, Dataset
 from ..data.settings import Settings
+from ..errors import suggestion
 from ..measures import DEFINITIONS
 from ..operators.compression import Attention
-from ..operators.table import suggestion
 
 __all__ = ["Expected", "Model", "Objective", "Optim", "Recipe", "Schedule"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ..operators.table import suggestion
+from ..errors import suggestion
 from .recipe import Recipe
 
 __all__ = ["FINETUNING", "RECIPES", "named", "register", "register_finetuning"]

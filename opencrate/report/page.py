@@ -14,9 +14,9 @@ from markupsafe import Markup, escape
 
 from .. import __version__
 from ..models import CRATE
+from ..study import Study
 from .sections import Folder, Picture, Section, Table, labels
-from .study import Study
-from .words import COLUMNS, GLOSSARY
+from .text import COLUMNS, GLOSSARY
 
 __all__ = ["write_page"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..analysis.canvas import Figure, save, to_png
-from .words import KINDS
+from ..figures.canvas import Figure, save, to_png
+from .text import KINDS
 
-__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "labels", "some"]
+__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "labels"]
 
 
 DPI = 140  # of pictures on the page: sharp, also enlarged, and a page of a few MB
@@ -114,13 +114,6 @@ def finite_or_named(values: Any) -> Any:
 def change(before: float, after: float, digits: int = 0) -> str:
     """In per cent, with a sign that can be read."""
     return f"{(after - before) / before:+.{digits}%}".replace("-", "−") if before else "–"
-
-
-def some(values: list[Any], count: int) -> list[Any]:
-    """About `count` of them, evenly, the first and the last among them."""
-    if len(values) <= count:
-        return values
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
 
 
 def labels(sources: Sequence[str]) -> list[str]:

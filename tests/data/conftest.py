@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from opencrate.data import remote
-from opencrate.data.packing import pack
-from opencrate.data.pictures import open_pictures
+from opencrate.data.datasets import remote
+from opencrate.data.datasets.packing import pack
+from opencrate.data.datasets.pictures import open_pictures
 
 from .squares import SIDE, settings, write_pictures
 from .written import write

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from opencrate.data import Split
-from opencrate.data.packed import Packed
+from opencrate.data.feeds.packed import Packed
 from opencrate.data.settings import Dataset
 
 SIDE, COUNT = 24, 30

@@ -6,7 +6,7 @@ from scipy.stats import ks_2samp
 from torchvision.transforms import InterpolationMode, RandomErasing, RandomResizedCrop
 from torchvision.transforms.v2 import functional as F
 
-from opencrate.data.crops import (
+from opencrate.data.augment.crops import (
     centre_weights,
     crop_and_resize,
     crop_boxes,

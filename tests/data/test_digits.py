@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from opencrate.data import digits
-from opencrate.data.pictures import open_pictures
+from opencrate.data.datasets import digits
+from opencrate.data.datasets.pictures import open_pictures
 from opencrate.data.settings import Dataset
 
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencrate.data.feed import Split, generator, order
+from opencrate.data.feeds.feed import Split, generator, order
 
 counts = st.integers(1, 5)
 

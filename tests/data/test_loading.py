@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.data.feed import Split
-from opencrate.data.loading import Loaded, seeded
-from opencrate.data.pictures import Arrays, open_pictures
-from opencrate.data.resident import Resident
+from opencrate.data.datasets.pictures import Arrays, open_pictures
+from opencrate.data.feeds.feed import Split
+from opencrate.data.feeds.loading import Loaded, seeded
+from opencrate.data.feeds.resident import Resident
 from opencrate.data.settings import Augmentation, Dataset
 
 # from Python 3.12 on, of DataLoader's workers where another test has left a thread

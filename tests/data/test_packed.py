@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from opencrate.data import Split
-from opencrate.data.packed import Packed
+from opencrate.data.feeds.packed import Packed
 from opencrate.data.settings import Augmentation
 
 from .squares import COUNT, MEAN, SIDE, STD, settings, train, values

@@ -14,9 +14,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from opencrate.data import Split
-from opencrate.data.packed import Packed
-from opencrate.data.packing import pack
-from opencrate.data.pictures import open_pictures
+from opencrate.data.datasets.packing import pack
+from opencrate.data.datasets.pictures import open_pictures
+from opencrate.data.feeds.packed import Packed
 from opencrate.data.settings import Augmentation
 
 from .squares import COUNT, SIDE, settings, train, values
@@ -99,7 +99,8 @@ def test_an_interrupted_pack_continues(packed, pictures, tmp_path, monkeypatch):
 
 def test_a_killed_pack_continues(packed, source, pictures, tmp_path):
     code = (
-        "import sys, time; from opencrate.data.packing import pack; from opencrate.data.pictures import *\n"
+        "import sys, time; from opencrate.data.datasets.packing import pack\n"
+        "from opencrate.data.datasets.pictures import *\n"
         "from opencrate.data.settings import Dataset\n"
         f"pictures = open_pictures(Dataset(name='folder', root={str(source)!r}, num_classes=3), True)\n"
         "picture = pictures.picture\n"

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from opencrate.data import open_feeds
-from opencrate.data.pictures import Arrays, Broken, decode, open_pictures, require_same_classes, with_channels
+from opencrate.data.datasets.pictures import Arrays, Broken, decode, open_pictures, require_same_classes, with_channels
 from opencrate.data.settings import Augmentation, Dataset
 
 RNG = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from opencrate.data.feed import Split
+from opencrate.data.feeds.feed import Split
 
 from .written import SIZES, TIMM, micro_batches, shards, write
 

@@ -8,11 +8,11 @@ from PIL import Image
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
-from opencrate.data.feed import Split, generator
-from opencrate.data.pictures import Arrays, open_pictures
-from opencrate.data.resident import Resident, fits
+from opencrate.data.augment.randaugment import vary
+from opencrate.data.datasets.pictures import Arrays, open_pictures
+from opencrate.data.feeds.feed import Split, generator
+from opencrate.data.feeds.resident import Resident, fits
 from opencrate.data.settings import Augmentation, Dataset
-from opencrate.data.variation import vary
 
 SIZE, COUNT = 8, 26
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -258,7 +258,7 @@ class TestDecode:
     def test_arrays_of_the_size_are_taken_as_they_are(self, in_chans, varied, crop_pct, monkeypatch):
         """And are what they would become one by one."""
         pictures, data = made_up(in_chans), settings(in_chans, crop_pct=crop_pct)
-        monkeypatch.setattr("opencrate.data.resident._is_prepared", lambda *given: False)
+        monkeypatch.setattr("opencrate.data.feeds.resident._is_prepared", lambda *given: False)
         expected = Resident(pictures, data, PADDED, varied)
         monkeypatch.undo()
         monkeypatch.setattr(Arrays, "picture", lambda *given: pytest.fail("a picture was decoded"))
@@ -366,6 +366,6 @@ class TestFits:
     def test_by_size(self, monkeypatch):
         needed = COUNT * 3 * SIZE**2
         for limit, expected in ((needed, True), (needed - 1, False)):
-            monkeypatch.setattr("opencrate.data.resident.LIMIT", limit)
+            monkeypatch.setattr("opencrate.data.feeds.resident.LIMIT", limit)
             assert fits(made_up(), settings(), PADDED, True) is expected
         assert fits(made_up(), settings(1), PADDED, True)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.data import tars
-from opencrate.data.feed import Split
-from opencrate.data.loading import Loaded
-from opencrate.data.pictures import open_pictures
+from opencrate.data.datasets import tars
+from opencrate.data.datasets.pictures import open_pictures
+from opencrate.data.feeds.feed import Split
+from opencrate.data.feeds.loading import Loaded
+from opencrate.data.feeds.shards import Shards, lane_count
 from opencrate.data.settings import Augmentation, Dataset
-from opencrate.data.shards import Shards, lane_count
 
 from .written import CLASSES, SIZES, add, global_batches, micro_batches, shards, told, write
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from opencrate.data import tars
-from opencrate.data.feed import Split
-from opencrate.data.sidecars import expand
+from opencrate.data.datasets import tars
+from opencrate.data.datasets.sidecars import expand
+from opencrate.data.feeds.feed import Split
 
 from .written import SIZES, TIMM, micro_batches, shards, write
 

@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from opencrate.data.feed import Split
+from opencrate.data.feeds.feed import Split
+from opencrate.data.feeds.shards import Shards
 from opencrate.data.settings import Augmentation, Dataset
-from opencrate.data.shards import Shards
 
 SIZES = (5, 30, 17, 8, 21, 12, 9, 26, 14, 3, 19)  # 164 samples
 CLASSES = 7

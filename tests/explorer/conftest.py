@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from opencrate import save_pretrained
-from opencrate.explorer.exploring import Exploring, open_subject, start
+from opencrate.explorer.explore import Exploring, open_subject, start
 
 from ..networks import small
 from ..threads import one_thread  # noqa: F401

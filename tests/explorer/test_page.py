@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 import opencrate
-from opencrate.analysis.ablation import ablate
-from opencrate.analysis.geometry import coherence
 from opencrate.explorer import Exploring, open_subject, views
-from opencrate.explorer.exploring import start
+from opencrate.explorer.explore import start
 from opencrate.explorer.uploads import read_upload
+from opencrate.inspection.ablation import ablate
+from opencrate.measures.geometry import coherence
 
 from ..browsers import chromium, needs_chromium, watched
 from .conftest import free_port

@@ -19,8 +19,8 @@ from PIL import Image
 pytest.importorskip("gradio")
 
 from opencrate.explorer import views
-from opencrate.explorer.exploring import start
-from opencrate.explorer.rooms import Rooms
+from opencrate.explorer.explore import start
+from opencrate.explorer.picture_store import Rooms
 from opencrate.explorer.server import HEADERS, MOST_OFF
 from opencrate.explorer.uploads import MAX_BYTES
 

@@ -13,12 +13,12 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from opencrate import layerwise
-from opencrate.analysis.ablation import ablate
-from opencrate.analysis.geometry import coherence
-from opencrate.analysis.views import attention_of
 from opencrate.explorer import views
+from opencrate.inspection.ablation import ablate
+from opencrate.inspection.views import attention_of
 from opencrate.measures import DEFINITIONS
-from opencrate.models import trajectory
+from opencrate.measures.geometry import coherence
+from opencrate.stack import trajectory
 
 from .files import noise
 

@@ -7,7 +7,7 @@ import torch
 import opencrate
 from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE, trajectory
-from opencrate.models.layout import to_authors
+from opencrate.checkpoints.key_maps import to_authors
 
 from ..networks import SMALL, small, transcribed
 from ..strategies import random

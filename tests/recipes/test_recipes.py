@@ -10,8 +10,8 @@ from torchvision import transforms as T
 
 import opencrate
 from opencrate.data import Augmentation, training_transform
-from opencrate.engine.building import build_model, build_optimizer, build_schedule
 from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule, named
+from opencrate.training.building import build_model, build_optimizer, build_schedule
 from tests.networks import small
 
 EVERY = {**RECIPES, **{f"finetune_{name}": maker for name, maker in FINETUNING.items()}}

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from opencrate.engine import train
 from opencrate.measures import layerwise
 from opencrate.report import Analysis, analyze
-from opencrate.report.study import open_study
+from opencrate.study import open_study
+from opencrate.training import train
 
 from ..runs import small_options, small_recipe
 

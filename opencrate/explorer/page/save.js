@@ -91,8 +91,8 @@ export function python(state) {
   const picture = state.picture.file ? `subject.prepare(Image.open(${literal(state.picture.file.name || "picture.png")}))` : `subject.sample(${state.picture.sample})`;
   const lines = [
     "import opencrate",
-    "from opencrate.analysis.ablation import ablated",
-    "from opencrate.analysis.views import attention_of, coherent_patches, top_patches",
+    "from opencrate.inspection.ablation import ablated",
+    "from opencrate.inspection.views import attention_of, coherent_patches, top_patches",
     "from opencrate.explorer import Exploring, open_subject",
     "from PIL import Image",
     "",

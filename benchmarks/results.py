@@ -1,0 +1,117 @@
+"""Results as JSON keeps them: the table and the plot are drawn from that, now or later."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from opencrate.files import write_atomically
+
+from .comparing import Comparison, Row
+from .flops import flops_of
+from .timing import Timing
+from .variants import parameters_of
+
+__all__ = ["JSON", "comparison_as_json", "disagreements", "read", "together", "write"]
+
+JSON = "bench.json"
+
+
+def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+    family, task, rows = comparison.family, comparison.task, list(comparison.rows.values())
+    ceiling = comparison.ceiling
+    networks = {"crate": family.crate, "vit": family.vit}
+    flops = {name: flops_of(network, task.name == "training") for name, network in networks.items()}
+    return {
+        "size": family.size,
+        "task": task.name,
+        "batch": task.batch,
+        "vit": family.vit_name,
+        "parameters": {name: parameters_of(network) for name, network in networks.items()},
+        "flops_per_picture": flops,
+        "baselines": [row.variant for row in _baselines(rows)],
+        "ceiling": ceiling
+        and {"flops": ceiling[1] / ceiling[0].median, "operations": ceiling[1], "rounds": list(ceiling[0].rounds)},
+        "rows": [_row_as_json(row, _baselines(rows), task.batch, flops, ceiling) for row in rows],
+    }
+
+
+def _baselines(rows: list[Row]) -> list[Row]:
+    """What ratios are relative to: the eager pseudocode, and the compiled ViT or, where there is none, the eager."""
+    timed = {row.variant: row for row in rows if row.timings}
+    choices = (("pseudocode-eager",), ("vit-compiled", "vit-eager"))
+    return [found[0] for names in choices if (found := [timed[name] for name in names if name in timed])]
+
+
+def _row_as_json(
+    row: Row, baselines: list[Row], batch: int, flops: dict[str, int], ceiling: tuple[Timing, int] | None
+) -> dict[str, Any]:
+    work = batch * flops["vit" if row.variant.startswith("vit") else "crate"]
+    timings = {}
+    for what, timing in row.timings.items():
+        timings[what] = {
+            "seconds": timing.median,
+            "spread": timing.spread,
+            "rounds": list(timing.rounds),
+            "pictures_per_second": batch / timing.median,
+            "share_of_ceiling": timing.times_as_fast_as(ceiling[0]) * work / ceiling[1] if ceiling else None,
+            "times_as_fast_as": {
+                other.variant: timing.times_as_fast_as(other.timings[what])
+                for other in baselines
+                if what in other.timings
+            },
+        }
+    errors = asdict(row.errors) if row.errors else {}
+    return {
+        "variant": row.variant,
+        "status": row.status,
+        "why": row.why,
+        "errors": {what: _finite(error) for what, error in errors.items()},
+        "ready_after_seconds": row.ready_after,
+        "timings": timings,
+        "peak_bytes": row.peak,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return value if value is not None and abs(value) < float("inf") else None
+
+
+def disagreements(report: dict[str, Any]) -> list[str]:
+    """Who was refused a speed."""
+    found = []
+    for table in [*report["comparisons"], *report["attention"]]:
+        where = f"{table['size']} {table['task']}" if "task" in table else f"attention of {table['n']} tokens"
+        names = [row.get("variant") or row["implementation"] for row in table["rows"] if row["status"] == "disagrees"]
+        found += [f"{name} in {where}" for name in names]
+    return found
+
+
+def write(report: dict[str, Any], file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, json.dumps(report, indent=1, allow_nan=False) + "\n")
+
+
+def together(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several reports of one machine as one; what they have in common is the first one's."""
+    merged = dict(reports[0])
+    for part in ("notes", "comparisons", "attention"):
+        merged[part] = [entry for report in reports for entry in report[part]]
+    merged["notes"] = list(dict.fromkeys(merged["notes"]))
+    return merged
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A report; `file` may be the folder that it is in."""
+    file = file / JSON if file.is_dir() else file
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist")
+    try:
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        disagreements(report)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is not what `opencrate bench` writes ({error!r})") from error
+    if not report["comparisons"] and not report["attention"]:
+        raise ValueError(f"{file} holds no measurement: it was stopped before the first")
+    return report

@@ -1,0 +1,7 @@
+"""Checkpoints: ours, a Hub repository's and the authors', read with `weights_only=True` and written atomically."""
+
+from .baselines import load_any
+from .load import Checkpoint, load, read
+from .save import convert, push_to_hub, save_authors, save_pretrained
+
+__all__ = ["Checkpoint", "convert", "load", "load_any", "push_to_hub", "read", "save_authors", "save_pretrained"]

@@ -1,0 +1,307 @@
+"""Reading checkpoints: ours, a Hub repository's, or the paper's authors'.
+
+Ours is timm's Hub layout: a folder with `model.safetensors` and `config.json`. The authors' is a `torch.save` of a
+state dictionary, bare or under `state_dict` or `model`, with or without `module.` in its keys; what it does not tell is
+assumed, and said to be. A file is not trusted: a pickle is read with `weights_only=True`, always, and one that needs to
+run code is refused; whatever else is wrong is one sentence, a ValueError.
+"""
+
+import argparse
+import json
+import logging
+import math
+import pickle
+import re
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import timm
+import torch
+from timm.models import PretrainedCfg, clean_state_dict
+
+from ..models.crate import CRATE
+from ..models.registry import SIZES, VARIANTS
+from .key_maps import StateDict, from_authors, is_authors, is_ours
+
+__all__ = ["FILE_SUFFIXES", "Checkpoint", "load", "nearest_architecture", "read", "require_whole"]
+
+FILE_SUFFIXES = (".pth", ".pt", ".tar", ".bin")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_HUB_ID = re.compile(r"(hf-hub:)?[\w.-]+/[\w.-]+(@[\w./-]+)?")
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint that was read and found whole: weights in our layout, and the network they belong to."""
+
+    state: StateDict
+    architecture: str
+    config: dict[str, Any]
+    origin: str
+    assumed: tuple[str, ...] = ()
+    pretrained_cfg: PretrainedCfg | None = None
+
+    def describe(self) -> dict[str, str]:
+        """What it is, line by line; `(assumed)` marks what this layout does not tell."""
+        network = CRATE(**self.config, device=torch.device("meta"))
+        config = network.config()
+        size = next((name for name, size in SIZES.items() if size.items() <= config.items()), "custom")
+
+        def told(key: str, text: object) -> str:
+            return f"{text} (assumed)" if key in self.assumed else str(text)
+
+        return {
+            "size": f"{size}: {config['depth']} layers, dimension {config['embed_dim']}",
+            "heads": told("num_heads", f"{config['num_heads']} of dimension {config['head_dim']}"),
+            "image": told("img_size", " x ".join(map(str, [*config["img_size"], config["in_chans"]]))),
+            "patch": told("img_size", " x ".join(map(str, config["patch_size"]))),
+            "classes": str(config["num_classes"]),
+            "pooling": told("global_pool", config["global_pool"] or "none"),
+            "compression": told("compress", _operator(config["compress"], config["compress_args"])),
+            "sparsification": told("sparsify", _operator(config["sparsify"], config["sparsify_args"])),
+            "parameters": f"{sum(weight.numel() for weight in network.parameters()):,}",
+            "from": self.origin,
+        }
+
+    def build(self) -> CRATE:
+        """The network with these weights, in evaluation mode."""
+        # Built on `meta`, so that no random number is drawn and the weights keep their type.
+        model = timm.create_model(self.architecture, pretrained_cfg=self.pretrained_cfg, device="meta", **self.config)
+        model.load_state_dict(self.state, assign=True)
+        return cast(CRATE, model.eval())
+
+
+def load(path: str | Path, num_heads: int | None = None) -> CRATE:
+    """The network in a folder, a file or a Hub repository (`owner/name`), in evaluation mode.
+
+    Weights saved in half precision come as float32. The authors' layout does not tell the number of heads: for sizes
+    that are not the paper's it must be given.
+    """
+    model = read(path, num_heads).build()
+    return model.float() if any(weight.dtype.itemsize < 4 for weight in model.parameters()) else model
+
+
+def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
+    """Read a checkpoint and check it, without building the network."""
+    location = Path(path).expanduser()
+    if location.is_dir() and str(path):
+        found = _read_folder(location)
+    elif location.is_file():
+        found = _read_file(location, num_heads)
+    elif (
+        _HUB_ID.fullmatch(str(path))
+        and location.suffix not in (*FILE_SUFFIXES, ".safetensors")
+        and not location.parent.is_dir()
+    ):
+        found = _read_hub(str(path).removeprefix("hf-hub:"))
+    else:
+        raise ValueError(f"{path} does not exist")
+    if num_heads is not None and found.config["num_heads"] != num_heads:
+        raise ValueError(f"{path} has {found.config['num_heads']} heads, not {num_heads}")
+    require_whole(found, str(path))
+    return found
+
+
+def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
+    config_file = directory / "config.json"
+    for inside in ("model", "best"):  # a run's folder: its last network, or its best so far
+        if weights is None and not config_file.is_file() and (directory / inside / "config.json").is_file():
+            return _read_folder(directory / inside)
+    if not config_file.is_file():
+        raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
+    try:
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        architecture, pretrained_cfg = str(config["architecture"]), PretrainedCfg(**config.get("pretrained_cfg", {}))
+        # A folder that timm wrote tells classes, pooling and, from timm 1.0.31 on, the arguments that were given; the
+        # rest is the architecture's.
+        told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+        arguments = {**told, **config.get("model_args", {})}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
+    if architecture not in VARIANTS:
+        raise ValueError(f"{config_file} names the architecture {architecture!r}, which is not a CRATE")
+    files = [directory / name for name in _WEIGHTS if (directory / name).is_file()] if weights is None else [weights]
+    if not files:
+        raise ValueError(f"{directory} holds none of {', '.join(_WEIGHTS)}")
+    return Checkpoint(
+        _weights(_read_content(files[0])),
+        architecture,
+        {**VARIANTS[architecture], **arguments},
+        origin=f"Hub layout, {files[0].name}",
+        assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
+        pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
+    )
+
+
+def _read_hub(repo_id: str) -> Checkpoint:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    name, _, revision = repo_id.partition("@")
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)  # its retries end in our sentence
+    try:
+        for file in ("config.json", "model.safetensors"):
+            local = hf_hub_download(name, file, revision=revision or None)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{repo_id} is neither a file nor a folder here, nor a Hub repository that can be read: {_sentence(error)}"
+        ) from error
+    finally:
+        log.setLevel(level)
+    return replace(_read_folder(Path(local).parent), origin=f"Hub repository {repo_id}")
+
+
+def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
+    if file.name in ("config.json", *_WEIGHTS) and (file.parent / "config.json").is_file():
+        return _read_folder(file.parent, None if file.name == "config.json" else file)
+    content = _read_content(file)
+    extras = {}
+    for key in ("state_dict", "model"):
+        if isinstance(content.get(key), dict):
+            extras = content
+            content = content[key]
+            break
+    state = _weights(content)
+    if is_authors(state):
+        try:
+            state, origin = from_authors(state), "the authors' layout"
+        except ValueError as error:
+            raise ValueError(f"{file} is not a CRATE checkpoint: {error}") from error
+        assumed: tuple[str, ...] = ("img_size", "global_pool")
+    elif is_ours(state):
+        origin = "opencrate's keys, without a configuration"
+        assumed = ("img_size", "global_pool", "compress", "sparsify")
+    else:
+        keys = ", ".join(list(state)[:3]) or "none"
+        raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
+    config = extras.get("config")  # ours, if `save_authors` wrote the file
+    if isinstance(config, dict) and config.keys() >= VARIANTS[min(VARIANTS)].keys():
+        assumed = ()
+    else:
+        config, assumed = _config_of(state, num_heads, str(file)), assumed + ("num_heads",) * (num_heads is None)
+    for name in ("arch", "epoch", "best_acc1"):
+        value = extras.get(name)
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = f"{value.item():.4g}"
+        if isinstance(value, str | int | float):
+            origin += f", {name} {' '.join(str(value).split())}"
+    return Checkpoint(state, nearest_architecture(config), config, origin, assumed)
+
+
+def _read_content(file: Path) -> dict[Any, Any]:
+    try:
+        if file.suffix == ".safetensors":
+            content: Any = safetensors.torch.load_file(file)
+        else:
+            # timm's training checkpoints hold their command line, which is plain data
+            with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
+                content = torch.load(file, map_location="cpu", weights_only=True)
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged file fails anywhere in the readers
+        if code := re.search(r"GLOBAL (\S+)", str(error)):
+            raise ValueError(f"{file} holds code ({code[1]}); only weights are read") from error
+        if "Unsupported operand" in str(error) and file.read_bytes()[:1] == pickle.PROTO:
+            raise ValueError(f"{file} is a pickle that may hold code; only weights are read") from error
+        raise ValueError(f"{file} cannot be read as a checkpoint: it is damaged, or holds no weights") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} is not a CRATE checkpoint: it holds a {type(content).__name__}, not named weights")
+    return content
+
+
+def _weights(content: dict[Any, Any]) -> StateDict:
+    """The named weights in it, each with its own memory, without what wrappers put before their names."""
+    state: StateDict = {
+        name: value.clone(memory_format=torch.contiguous_format)
+        for name, value in content.items()
+        if isinstance(name, str)
+        and isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and value.is_floating_point()
+    }
+    while (cleaned := clean_state_dict(state)).keys() != state.keys():
+        state = cleaned
+    return state
+
+
+def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, Any]:
+    """The network that the shapes tell, if the picture and its patches are square, in 3 channels or 1.
+
+    Without `num_heads` it is the paper's network of these sizes.
+    """
+    try:
+        embed_dim, patch_dim = state["patch_embed.proj.weight"].shape
+        patches = state["pos_embed"].shape[1] - 1
+        depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
+        inner = state["blocks.0.compress.step.UT"].shape[0]
+        num_classes = state["head.weight"].shape[0] if "head.weight" in state else 0
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{path} is not a whole CRATE checkpoint: {_sentence(error)}") from error
+    grid = math.isqrt(max(patches, 0))
+    channels = [c for c in (3, 1) if patch_dim % c == 0 and math.isqrt(patch_dim // c) ** 2 == patch_dim // c]
+    if grid < 1 or grid**2 != patches or not channels:
+        raise ValueError(f"{path} has {patches} patches of {patch_dim} values: not a square grid of square patches")
+    patch_size = math.isqrt(patch_dim // channels[0])
+    if num_heads is None:
+        known = [size for size in SIZES.values() if (size["depth"], size["embed_dim"]) == (depth, embed_dim)]
+        if not known:
+            raise ValueError(
+                f"{path} has depth {depth} and dimension {embed_dim}, none of the paper's sizes: give num_heads"
+            )
+        num_heads = known[0]["num_heads"]
+    if num_heads < 1 or inner % num_heads:
+        raise ValueError(f"{path} has subspaces of {inner} dimensions in all, which {num_heads} heads do not divide")
+    return {
+        "img_size": grid * patch_size,
+        "patch_size": patch_size,
+        "in_chans": channels[0],
+        "num_classes": num_classes,
+        "global_pool": "token",
+        "embed_dim": embed_dim,
+        "depth": depth,
+        "num_heads": num_heads,
+        "head_dim": inner // num_heads,
+    }
+
+
+def require_whole(found: Checkpoint, path: str) -> None:
+    """Compare the weights with the network that the configuration makes, before any is built."""
+    try:
+        expected = CRATE(**found.config, device=torch.device("meta")).state_dict()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}") from error
+    problems = [f"{key} is missing" for key in expected.keys() - found.state.keys()]
+    problems += [f"{key} is not a weight of it" for key in found.state.keys() - expected.keys()]
+    problems += [
+        f"{key} has shape {tuple(tensor.shape)} instead of {tuple(expected[key].shape)}"
+        for key, tensor in found.state.items()
+        if key in expected and tensor.shape != expected[key].shape
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise ValueError(f"{path} is not a whole network: {sorted(problems)[0]}{more}")
+
+
+def nearest_architecture(config: dict[str, Any]) -> str:
+    """The registered name that comes nearest; the configuration overrides what differs."""
+
+    def differences(name: str) -> int:
+        return sum(config[key] not in (value, [value, value]) for key, value in VARIANTS[name].items())
+
+    return min(VARIANTS, key=differences)
+
+
+def _operator(name: str, options: dict[str, Any]) -> str:
+    settings = ", ".join(f"{option}={value}" for option, value in options.items())
+    return f"{name} ({settings})" if settings else name
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of another library's error, for the end of a sentence of ours."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

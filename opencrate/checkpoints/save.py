@@ -1,0 +1,129 @@
+"""Writing checkpoints: a folder in timm's Hub layout, a Hub repository, the authors' layout; no file half written."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.models import push_to_hf_hub, save_for_hf
+from timm.utils import unwrap_model
+from torch import nn
+
+from ..files import flush
+from ..models.crate import CRATE
+from ..models.registry import VARIANTS, default_cfgs
+from ..operators.sparsification import SPARSIFICATIONS
+from .key_maps import to_authors
+from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
+
+__all__ = ["convert", "push_to_hub", "save_authors", "save_pretrained"]
+
+
+def save_pretrained(model: CRATE, directory: str | Path) -> Path:
+    """Write `model.safetensors` and `config.json`: a new folder appears whole, an old one has its files replaced."""
+    if not str(directory):
+        raise ValueError("a checkpoint needs a folder of its own: give its name")
+    directory = Path(directory).expanduser()
+    if directory.is_file():
+        raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
+    network = _rebuildable(model)
+    beside = directory if directory.is_dir() else directory.parent
+    beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=f".{directory.name}-") as scratch, _recorded(network):
+        whole = Path(scratch) / "checkpoint"
+        save_for_hf(network, str(whole), model_args=network.config(), safe_serialization=True)
+        # safetensors makes a file that its owner alone may read
+        shutil.copymode(whole / "config.json", whole / "model.safetensors")
+        flush(whole)
+        if directory.is_dir():
+            for name in ("model.safetensors", "config.json"):
+                (whole / name).replace(directory / name)
+        else:
+            whole.rename(directory)
+    return directory
+
+
+def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:
+    """Write the network to a Hub repository; keyword arguments are those of `timm.models.push_to_hf_hub`."""
+    network = _rebuildable(model)
+    with _recorded(network):
+        return push_to_hf_hub(network, repo_id, model_args=network.config(), safe_serialization=True, **kwargs)
+
+
+def save_authors(model: CRATE, file: str | Path) -> Path:
+    """Write the network as the authors' code would; what their code cannot do is refused.
+
+    Their file does not tell heads and pooling, which are arguments of their code; `config` beside the weights, which
+    they do not read, tells them to `load`.
+    """
+    network, file = _rebuildable(model), Path(file).expanduser()
+    config = network.config()
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: the authors' layout is a file")
+    if file.suffix not in FILE_SUFFIXES:
+        raise ValueError(f"{file}: a file in the authors' layout ends in {', '.join(FILE_SUFFIXES)}")
+    ista = {"sparsify": "ista", "sparsify_args": SPARSIFICATIONS.options("ista", None)}
+    for key, value in {"compress": "mssa", **ista, "norm_eps": nn.LayerNorm(1).eps}.items():
+        if config[key] != value:
+            raise ValueError(f"the authors' layout has no place for {key}={config[key]!r}: their code has {value!r}")
+    if config["num_classes"] == 0 or config["global_pool"] == "":
+        raise ValueError("the authors' layout has no place for a network without a classifier or without pooling")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as scratch:
+        whole = Path(scratch) / file.name
+        content = {
+            "arch": nearest_architecture(config),
+            "config": config,
+            "state_dict": to_authors(network.state_dict()),
+        }
+        torch.save(content, whole)
+        whole.replace(file)
+    return file
+
+
+def convert(source: str | Path, target: str | Path, num_heads: int | None = None) -> Path:
+    """Read any checkpoint and write it in the authors' layout, for a file's name, or in ours, for a folder's."""
+    suffix = Path(target).suffix
+    if Path(source).expanduser().resolve() == Path(target).expanduser().resolve():
+        raise ValueError(f"{target} is what would be read: give another name")
+    if suffix[1:].isalpha() and suffix not in FILE_SUFFIXES and not Path(target).is_dir():
+        known = ", ".join(FILE_SUFFIXES)
+        raise ValueError(f"{target}: give a folder's name for our layout, or a file's ({known}) for the authors'")
+    model = load(source, num_heads)
+    return save_authors(model, target) if suffix in FILE_SUFFIXES else save_pretrained(model, target)
+
+
+def _rebuildable(model: CRATE) -> CRATE:
+    """The network without wrappers, if its configuration would build it again: not so with a part pruned away."""
+    network = unwrap_model(model)
+    if not isinstance(network, CRATE):
+        raise ValueError(f"what is to be saved is a {type(network).__name__}, not a CRATE")
+    if network.cls_token.is_meta:
+        raise ValueError("what is to be saved is on the device meta and has no values")
+    require_whole(Checkpoint(network.state_dict(), "", network.config(), origin=""), "what is to be saved")
+    for half in ("compress", "sparsify"):
+        steps = [getattr(layer, half).step for layer in network.blocks]
+        if any((step.name, step.options) != (steps[0].name, steps[0].options) for step in steps):
+            raise ValueError(
+                f"what is to be saved has layers that {half} in different ways, which no configuration tells"
+            )
+    return network
+
+
+@contextmanager
+def _recorded(model: CRATE) -> Iterator[None]:
+    """For a while, let timm's record of the network say what it is now: a head or an input size may have changed."""
+    before, config = model.pretrained_cfg, model.config()
+    architecture = (before or {}).get("architecture")
+    architecture = architecture if architecture in VARIANTS else nearest_architecture(config)
+    record = dict(before) if before else default_cfgs[architecture].default.to_dict()
+    record["architecture"] = architecture
+    record.update(num_classes=model.num_classes, input_size=(config["in_chans"], *config["img_size"]))
+    model.pretrained_cfg = record
+    try:
+        yield
+    finally:
+        model.pretrained_cfg = before

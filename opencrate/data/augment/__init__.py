@@ -1,0 +1,1 @@
+"""Crops, transforms and RandAugment, picture by picture or for whole batches on the device."""

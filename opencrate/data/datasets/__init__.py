@@ -1,0 +1,1 @@
+"""Datasets: picture number i and its class."""

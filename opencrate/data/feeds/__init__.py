@@ -1,0 +1,1 @@
+"""Feeds: global batches on the device, keyed by seed, epoch and step."""

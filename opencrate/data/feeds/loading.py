@@ -1,0 +1,153 @@
+"""Large sets: pictures are decoded and varied in worker processes, one by one, and normalised on the device.
+
+Before a picture is varied, the random generators are set from the seed, the epoch and its number: so what it becomes
+does not depend on which process or worker does it. In training, a picture that does not decode gives its place to the
+next one that does; in evaluation it is not counted.
+"""
+
+import random
+import signal
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from ..augment.transforms import Transform, evaluation_transform, training_transform
+from ..datasets.pictures import Broken, Pictures, with_channels
+from ..settings import Augmentation, Dataset
+from .feed import Batches, Feed, Split, order
+
+__all__ = ["Loaded", "ignore_signals", "seeded", "started"]
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+Sample = tuple[int, int]  # number of the picture, epoch; epoch −1 is evaluation
+Decoded = tuple[Tensor, int, list[tuple[str, str]]]  # uint8 picture, class, what did not decode
+
+
+class Loaded(Feed):
+    """A split behind worker processes."""
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        data: Dataset,
+        augment: Augmentation,
+        varied: bool,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        workers: int = 0,
+    ) -> None:
+        self.classes, self.pictures, self.seed = pictures.classes, pictures, seed
+        self.device, self.workers = torch.device(device), workers
+        self.broken = Broken(data.broken, len(pictures))
+        transform = training_transform(data, augment) if varied else evaluation_transform(data, augment.interpolation)
+        self.dataset = _Decoding(pictures, transform, data, seed)
+        self.mean, self.std = (torch.tensor(v, device=device).view(1, -1, 1, 1) * 255 for v in (data.mean, data.std))
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
+        samples, steps = order(len(self), self.seed, epoch), range(start, self.steps(split.batch))
+        batches = (samples[step * split.batch :][: split.batch] for step in steps)
+        shares = (mine for batch in batches for mine in split.micro_batches(batch))
+        return self._batches([(number, epoch) for number in share.tolist()] for share in shares)
+
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
+        shares = torch.arange(len(self))[rank::world].split(batch)
+        return self._batches([(number, -1) for number in share.tolist()] for share in shares if len(share))
+
+    def _batches(self, batches: Iterable[list[Sample]]) -> Batches:
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=batches,
+            num_workers=self.workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+            worker_init_fn=ignore_signals,
+            generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
+        )
+        for images, targets, broken in _in_one_sentence(loader):
+            for name, reason in broken:
+                self.broken.add(name, reason)
+            if len(self.broken) == len(self):
+                raise ValueError(f"none of {len(self)} pictures decodes")
+            images, targets = (t.to(self.device, non_blocking=True) for t in (images, targets))
+            yield (images.float() - self.mean) / self.std, targets
+
+
+class _Decoding(TorchDataset[Decoded]):
+    """Picture number → its uint8 square. Runs in the workers."""
+
+    def __init__(self, pictures: Pictures, transform: Transform, data: Dataset, seed: int) -> None:
+        self.pictures, self.transform, self.seed = pictures, transform, seed
+        self.in_chans, self.size = data.in_chans, data.size
+
+    def __getitem__(self, sample: Sample) -> Decoded:
+        number, epoch = sample
+        broken = []
+        for candidate in range(number, number + len(self.pictures)):
+            i = candidate % len(self.pictures)
+            try:
+                image = with_channels(self.pictures.picture(i), self.in_chans)
+            except (OSError, ValueError) as error:
+                broken.append((self.pictures.name(i), str(error)))
+                if epoch < 0:
+                    break
+                continue
+            with seeded(self.seed, max(epoch, 0), number):
+                return self.transform(image), self.pictures.target(i), broken
+        return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, broken
+
+
+class seeded:
+    """For a while, the global random generators follow from the key; afterwards they are as before."""
+
+    def __init__(self, *key: int) -> None:
+        self.words = np.random.SeedSequence(key).generate_state(3).tolist()
+
+    def __enter__(self) -> None:
+        self.before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+        random.seed(self.words[0])
+        np.random.seed(self.words[1])
+        torch.default_generator.manual_seed(self.words[2])  # not the devices', which torch.manual_seed sets too
+
+    def __exit__(self, *exception: object) -> None:
+        random.setstate(self.before[0])
+        np.random.set_state(self.before[1])
+        torch.set_rng_state(self.before[2])
+
+
+def started(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches, from workers that a signal to the whole group cannot kill, not even while they start:
+    they inherit that SIGINT and SIGTERM are held back. This process gets its own a moment later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return batches
+
+
+def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches; it wraps what a worker says in the worker's traceback, of which it is the last line."""
+    try:
+        yield from started(loader)
+    except ValueError as error:
+        raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
+
+
+def ignore_signals(worker: int) -> None:
+    """For a worker: Ctrl-C and torchrun reach the whole group, and a checkpoint needs its workers a little longer."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _collate(samples: list[Decoded]) -> tuple[Tensor, Tensor, list[Any]]:
+    images, targets, broken = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(targets), [entry for entries in broken for entry in entries]

@@ -1,0 +1,131 @@
+"""Small sets: decoded once to uint8, kept on the training device, cropped, flipped and normalised there in batches.
+
+RandAugment varies the whole set at the start of an epoch, in a copy that is given up at its end.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..augment.crops import erased_boxes
+from ..augment.randaugment import vary
+from ..augment.transforms import evaluation_transform, randaugment, whole_transform
+from ..datasets.pictures import Arrays, Broken, Pictures, with_channels
+from ..settings import Augmentation, Dataset
+from .feed import Batches, Feed, Split, generator, order
+
+__all__ = ["Resident", "fits"]
+
+LIMIT = 2**31  # bytes of uint8 pictures that may live on the device
+
+
+def fits(pictures: Pictures, data: Dataset, augment: Augmentation, varied: bool) -> bool:
+    """Whether the split is small enough, and varied only by what can be done in batches on the device, if at all."""
+    by_batches = not varied or (augment.crop != "resized" and not augment.randaugment.startswith("rand"))
+    return by_batches and len(pictures) * data.in_chans * data.size**2 <= LIMIT
+
+
+class Resident(Feed):
+    """A split in the device's memory."""
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        data: Dataset,
+        augment: Augmentation,
+        varied: bool,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.classes, self.seed, self.size = pictures.classes, seed, data.size
+        self.flip, self.erase = (augment.flip, augment.erase) if varied else (0.0, 0.0)
+        self.padding = round(augment.padding * data.size) if varied and augment.crop == "padded" else 0
+        self.broken = Broken(data.broken, len(pictures))
+        self.randaugment = randaugment(augment, data.in_chans) if varied and augment.randaugment else None
+        images, targets = self._decode(pictures, data, augment, varied)
+        border = self.padding
+        images = np.pad(images, ((0, 0), (0, 0), (border, border), (border, border)))
+        self.images = torch.from_numpy(images).to(device)  # (n, c, H + 2·border, W + 2·border)
+        self.targets = torch.from_numpy(targets).to(device)
+        mean, std = (torch.tensor(v, device=device).view(1, -1, 1, 1) for v in (data.mean, data.std))
+        self.scale, self.shift = 1 / (255 * std), -mean / std
+        self.channels = torch.arange(data.in_chans, device=device).view(1, -1, 1, 1)
+        self.pixels = torch.arange(data.size, device=device)
+
+    def _decode(
+        self, pictures: Pictures, data: Dataset, augment: Augmentation, varied: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if isinstance(pictures, Arrays) and _is_prepared(pictures.images, data, varied):
+            images = pictures.images.reshape(len(pictures), data.size, data.size, data.in_chans)
+            return images.transpose(0, 3, 1, 2), pictures.targets.astype(np.int64)
+        transform = (whole_transform if varied else evaluation_transform)(data, augment.interpolation)
+        images = np.empty((len(pictures), data.in_chans, data.size, data.size), np.uint8)
+        targets = np.empty(len(pictures), np.int64)
+        kept = 0
+        for i in range(len(pictures)):
+            try:
+                images[kept] = transform(with_channels(pictures.picture(i), data.in_chans)).numpy()
+            except (OSError, ValueError) as error:
+                self.broken.add(pictures.name(i), str(error))
+                continue
+            targets[kept] = pictures.target(i)
+            kept += 1
+        if kept == 0:
+            raise ValueError(f"none of {len(pictures)} pictures decodes")
+        return images[:kept], targets[:kept]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
+        device, draw, images = self.images.device, generator(self.seed, epoch, 1), self._varied(epoch)
+        samples = order(len(self), self.seed, epoch).to(device)
+        shifts = torch.randint(2 * self.padding + 1, (len(self), 2), generator=draw).to(device)
+        flips = (torch.rand(len(self), generator=draw) < self.flip).to(device)
+        boxes = self._erased(draw).to(device) if self.erase else None
+        for step in range(start, self.steps(split.batch)):
+            positions = torch.arange(step * split.batch, (step + 1) * split.batch, device=device)
+            for mine in split.micro_batches(positions):
+                chosen = samples[mine]
+                batch = self.crop(images, chosen, shifts[mine], flips[mine])
+                yield batch if boxes is None else self.blank(batch, boxes[mine]), self.targets[chosen]
+
+    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
+        for chosen in torch.arange(len(self), device=self.images.device)[rank::world].split(batch):
+            if len(chosen):  # more processes than pictures leave some without
+                yield self.normalise(self.images[chosen]), self.targets[chosen]
+
+    def _varied(self, epoch: int) -> Tensor:
+        if self.randaugment is None:
+            return self.images
+        images, inner = self.images.clone(), slice(self.padding, self.padding + self.size)
+        vary(images[:, :, inner, inner], self.randaugment, generator(self.seed, epoch, 2))
+        return images
+
+    def _erased(self, draw: torch.Generator) -> Tensor:
+        """Of every place in the epoch's order, the box (n, 4) that is blanked, empty where none is."""
+        boxes = erased_boxes(len(self), self.size, self.size, draw)
+        return boxes * (torch.rand(len(self), 1, generator=draw) < self.erase)
+
+    def crop(self, images: Tensor, chosen: Tensor, shifts: Tensor, flips: Tensor) -> Tensor:
+        """Pictures `chosen` (b,), moved by `shifts` (b, 2) within their border and flipped where `flips` (b,)."""
+        rows = shifts[:, :1] + self.pixels  # (b, H)
+        columns = shifts[:, 1:] + torch.where(flips[:, None], self.pixels.flip(0), self.pixels)  # (b, W)
+        return self.normalise(
+            images[chosen.view(-1, 1, 1, 1), self.channels, rows[:, None, :, None], columns[:, None, None, :]]
+        )
+
+    def blank(self, batch: Tensor, boxes: Tensor) -> Tensor:
+        """The normalised `batch`, zero in its boxes (b, 4) of top, left, height, width."""
+        top, left, h, w = boxes.view(-1, 4, 1).unbind(1)  # (b, 1)
+        rows, columns = ((self.pixels >= a) & (self.pixels < a + n) for a, n in ((top, h), (left, w)))
+        return batch.masked_fill_((rows[:, :, None] & columns[:, None]).unsqueeze(1), 0)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        return torch.addcmul(self.shift, images.float(), self.scale)
+
+
+def _is_prepared(images: np.ndarray, data: Dataset, varied: bool) -> bool:
+    """Whether the pictures have the network's size and channels, and are not to be resized for evaluation."""
+    shape = (data.size, data.size, 3) if data.in_chans == 3 else (data.size, data.size)
+    return images.shape[1:] == shape and (varied or data.shorter == data.size)

@@ -1,0 +1,144 @@
+"""The processes of a run: who am I, how many are we, what do we agree on. The network does not know of them."""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["World", "autocast", "device_named", "distribute", "joined", "synchronise_gradients"]
+
+T = TypeVar("T")
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LAST_WORK = 0.1  # seconds; to free a tensor takes microseconds, once Python's lock is free
+
+
+@dataclass(frozen=True)
+class World:
+    """One of `size` processes, on its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in order; empty elsewhere than on the main process."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.gather_object(value, values if self.main else None)
+        return values if self.main else []
+
+    def on_main(self, action: Callable[[], T]) -> T:
+        """Do it on the main process alone; its result, or its error, is everybody's."""
+        if self.size == 1:
+            return action()
+        outcome: list[Any] = [None, None]
+        if self.main:
+            try:
+                outcome[0] = action()
+            except (ValueError, OSError) as error:
+                outcome[1] = error
+            except Exception as error:  # of a kind that others may not be able to read
+                outcome[1] = RuntimeError(f"{type(error).__name__}: {error}")
+        dist.broadcast_object_list(outcome)
+        if outcome[1] is not None:
+            raise outcome[1]
+        result: T = outcome[0]
+        return result
+
+
+@contextmanager
+def joined(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started, if it did.
+
+    A thread of their group that still has a tensor to free when Python ends aborts a process which has finished, and
+    torchrun starts it again. So the threads end here or, where torch's own caches keep the group (fsdp), get the time.
+    """
+    size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    chosen = device_named(device, local)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    if size == 1:
+        yield World(0, 1, chosen)
+        return
+    backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(minutes=10))
+    try:
+        yield World(rank, size, chosen)
+    finally:
+        dist.destroy_process_group()
+        gc.collect()  # the wrapped network, which refers to itself, has the group, too
+        time.sleep(LAST_WORK)
+
+
+_TORCHRUN = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
+
+
+def device_named(name: str, local_rank: int = 0) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {name!r}: auto, cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"training on {name!r} is not known: auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"there is no CUDA device here, and {name!r} was asked for")
+    if name == "cuda":
+        device = torch.device("cuda", local_rank)
+    if device.type == "cuda" and device.index >= torch.cuda.device_count():
+        raise ValueError(f"process {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
+    return device
+
+
+def distribute(model: nn.Module, parallel: str, world: World) -> nn.Module:
+    """Spread the network over the processes: whole on each (ddp), or every layer in shards (fsdp)."""
+    if world.size == 1:
+        return model
+    if parallel == "ddp":
+        ids = [world.device.index] if world.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    mesh = dist.init_device_mesh(world.device.type, (world.size,))
+    for layer in getattr(model, "blocks", ()):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # in place: the module gets a class that is both
+    return model
+
+
+@contextmanager
+def synchronise_gradients(model: nn.Module, now: bool) -> Iterator[None]:
+    """Whether the backward pass within averages gradients over the processes: only the last micro-batch's does."""
+    if isinstance(model, DistributedDataParallel) and not now:
+        with model.no_sync():
+            yield
+        return
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(now)
+    yield
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Products in half precision, or nothing for fp32."""
+    dtype = DTYPES.get(precision)
+    return torch.autocast(device.type, dtype) if dtype else nullcontext()

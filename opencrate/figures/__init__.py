@@ -1,0 +1,1 @@
+"""Figures: functions of values, which draw with matplotlib."""

@@ -1,0 +1,225 @@
+"""Ablation: switch off a subspace or an atom, and see what changes in the logits and in the later layers.
+
+    head k of layer l          SSA(LN Z^l | U_k) contributes nothing to Z^{l+1/2}; the other heads are as they were
+    coordinate j of layer l    column j of Z^{l+1} is 0 for all tokens: no token uses the atom D_j
+
+A network without them is a copy that has all weights of the original, and other operators. Weights of 0 would not do
+in general: without its column D_j, ISTA's coordinate j is still ReLU(z_j − ηλ), and in `mixture_step` a subspace
+U_k = 0 still has a share of every token. Layers, heads and coordinates are counted from 1, as in the paper.
+"""
+
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from ..layers import Layer
+from ..models import CRATE
+from ..objective import nonzero_fraction
+from ..objective.rates import project, require_finite
+from ..operators.compression import lift, ssa
+from ..operators.table import Operator
+from ..shapes import Float
+from .views import bare, looking, require_coordinate, require_head, require_layer
+
+__all__ = ["Ablation", "ablate", "ablated", "head_importance"]
+
+M = TypeVar("M", bound=nn.Module)
+Pairs = Iterable[tuple[int, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """What changes for b pictures when parts of a network are switched off.
+
+    `tokens` is ‖Z'^{l+1} − Z^{l+1}‖/‖Z^{l+1}‖ (Frobenius norms; 0 where both are 0, infinite where only Z^{l+1} is)
+    and `nonzero` the non-zero fraction of Z'^{l+1} less that of Z^{l+1}. Both are exactly 0 before the first ablated
+    layer.
+    """
+
+    logits: Float[Tensor, "b c"]
+    logits_after: Float[Tensor, "b c"]
+    tokens: Float[Tensor, "layers b"]
+    nonzero: Float[Tensor, "layers b"]
+
+    @property
+    def probabilities(self) -> Float[Tensor, "b c"]:
+        """The change of every class's probability, after less before."""
+        return self.logits_after.double().softmax(-1) - self.logits.double().softmax(-1)
+
+    @property
+    def predicted(self) -> Tensor:
+        """The class predicted before, (b,)."""
+        return self.logits.argmax(-1)
+
+    @property
+    def predicted_after(self) -> Tensor:
+        return self.logits_after.argmax(-1)
+
+    @property
+    def divergence(self) -> Float[Tensor, "b"]:
+        """KL(p ‖ p') of the probabilities before and after, in nats: how far the prediction moves."""
+        return _divergence(self.logits, self.logits_after)
+
+
+def ablated(model: CRATE, heads: Pairs = (), atoms: Pairs = ()) -> CRATE:
+    """A copy of the network without some heads, pairs (layer, head), and atoms, pairs (layer, coordinate).
+
+    It shares all weights with the network, so it costs no memory, and training the one would train the other. Only what
+    runs the operators runs without them: the copy neither folds nor scripts.
+    """
+    model = bare(model)
+    off_heads, off_atoms = _by_layer(model, "heads", heads), _by_layer(model, "atoms", atoms)
+    copy = _sharing_weights(model)
+    for layer in off_heads.keys() | off_atoms.keys():
+        _switch_off(cast(Layer, copy.blocks[layer - 1]), off_heads.get(layer, []), off_atoms.get(layer, []))
+    return copy
+
+
+def ablate(model: CRATE, images: Tensor, heads: Pairs = (), atoms: Pairs = ()) -> Ablation:
+    """Compare the network on normalised pictures (b, c, H, W) with itself without these heads and atoms."""
+    with looking(model, images) as (model, batches):
+        _require_logits(model)
+        heads, atoms = tuple(heads), tuple(atoms)
+        without = ablated(model, heads, atoms)
+        first = min((layer for layer, _ in heads + atoms), default=len(model.blocks) + 1)
+        parts = [_compare(model, without, first, batch) for batch in batches]
+        return Ablation(*(torch.cat(part, dim=-1 if i > 1 else 0) for i, part in enumerate(zip(*parts, strict=True))))
+
+
+def head_importance(model: CRATE, images: Tensor) -> Float[Tensor, "layers k"]:
+    """How far the prediction moves when each head alone is switched off: the mean over pictures of KL(p ‖ p'), in nats.
+
+    The tokens before a layer are the same whichever of its heads is off, so every head's run starts from them, and
+    those of one layer go on together. All cost about K·L/2 passes through the network.
+    """
+    with looking(model, images, copies=bare(model).num_heads) as (model, batches):
+        _require_logits(model)
+        importance = torch.zeros(len(model.blocks), model.num_heads, dtype=torch.float64, device=model.cls_token.device)
+        for batch in batches:
+            Z = model.embed(batch)
+            logits = model.forward_head(model.blocks(Z)).repeat(model.num_heads, 1)
+            for layer, block in enumerate(cast("Iterable[Layer]", model.blocks)):
+                after = torch.cat([without(Z) for without in _without_each_head(block)])  # (k·b, n, d)
+                after = model.forward_head(model.blocks[layer + 1 :](after))
+                importance[layer] += _divergence(logits, after).unflatten(0, (model.num_heads, -1)).sum(-1)
+                Z = block(Z)
+        return importance / len(images)
+
+
+def _compare(model: CRATE, without: CRATE, first: int, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The parts of an `Ablation`, with one walk through the layers before the first that differs."""
+    Z = after = model.embed(images)
+    tokens, nonzero = [], []
+    for layer, (block, other) in enumerate(zip(model.blocks, without.blocks, strict=True), start=1):
+        Z = block(Z)
+        after = Z if layer < first else other(after)
+        tokens.append(_relative(after.double() - Z.double(), Z.double()))
+        nonzero.append(nonzero_fraction(after) - nonzero_fraction(Z))
+    return model.forward_head(Z), model.forward_head(after), torch.stack(tokens), torch.stack(nonzero)
+
+
+def _relative(change: Tensor, Z: Tensor) -> Tensor:
+    """‖change‖/‖Z‖ of every sample; 0/0 is 0."""
+    moved, size = change.flatten(1).norm(dim=1), Z.flatten(1).norm(dim=1)
+    return (moved / size).where(moved != 0, 0.0)
+
+
+def _divergence(logits: Tensor, after: Tensor) -> Tensor:
+    """KL(p ‖ p') of every sample; rounding below 0 is taken away."""
+    require_finite("the classifier's output", torch.stack([logits, after]))
+    p, p_after = logits.double().log_softmax(-1), after.double().log_softmax(-1)
+    return kl_div(p_after, p, reduction="none", log_target=True).sum(-1).clamp_min(0)
+
+
+def _sharing_weights(module: M) -> M:
+    """A copy with modules of its own and the very parameters and buffers of the original."""
+    return deepcopy(module, {id(tensor): tensor for tensor in [*module.parameters(), *module.buffers()]})
+
+
+def _switch_off(layer: Layer, heads: Iterable[int] = (), coordinates: Iterable[int] = ()) -> Layer:
+    """Give a layer's steps operators without these; their names say so, for all that goes by the name."""
+    compress, sparsify = layer.compress.step, layer.sparsify.step
+    if off := frozenset(head - 1 for head in heads):
+        operator, name, before = compress.operator, compress.name, cast(Any, compress.operator)
+        if isinstance(before, _WithoutHeads):  # some are off already
+            operator, name, off = before.operator, before.name, before.off | off
+        compress.operator, compress.name = _WithoutHeads(operator, name, off), f"{name} without heads {_listed(off)}"
+    if off := frozenset(coordinate - 1 for coordinate in coordinates):
+        sparsify.operator = _WithoutCoordinates(sparsify.operator, off)
+        sparsify.name = f"{sparsify.name} without coordinates {_listed(off)}"
+    return layer
+
+
+def _without_each_head(layer: Layer) -> Iterator[Layer]:
+    for head in range(1, layer.compress.step.num_heads + 1):
+        yield _switch_off(_sharing_weights(layer), heads=[head])
+
+
+@dataclass(frozen=True)
+class _WithoutHeads:
+    """A compression to which the heads `off`, counted from 0, contribute nothing.
+
+    Where an output map W takes the heads side by side, their columns of it are 0. Elsewhere U_k = 0: the operators are
+    sums over k, and each term ends with U_kᵀ or is SSA(Z | U_k) itself.
+    """
+
+    operator: Operator
+    name: str
+    off: frozenset[int]
+
+    def __call__(self, Z: Tensor, U: Tensor, **arguments: Any) -> Tensor:
+        off = torch.tensor(sorted(self.off), device=U.device)
+        if "W" in arguments:
+            W = arguments.pop("W").unflatten(1, (len(U), -1)).index_fill(1, off, 0.0).flatten(1)
+            return self.operator(Z, U, W=W, **arguments)
+        muted = U.index_fill(0, off, 0.0)
+        if self.name == "mixture_step":
+            return _mixture_without(Z, U, muted, **arguments)
+        return self.operator(Z, muted, **arguments)
+
+
+def _mixture_without(Z: Tensor, U: Tensor, muted: Tensor, sigma: float, **arguments: Any) -> Tensor:
+    """`mixture_step` that lifts with `muted`: the tokens choose among all heads, also those that are off."""
+    membership = (project(Z, U).square().sum(-1) / (2 * sigma**2)).softmax(-2)
+    return lift(membership.unsqueeze(-1) * ssa(Z, U, **arguments), muted)
+
+
+@dataclass(frozen=True)
+class _WithoutCoordinates:
+    """A sparsification whose code is 0 in the coordinates `off`, counted from 0."""
+
+    operator: Operator
+    off: frozenset[int]
+
+    def __call__(self, Z: Tensor, D: Tensor, **options: Any) -> Tensor:
+        return self.operator(Z, D, **options).index_fill(-1, torch.tensor(sorted(self.off), device=D.device), 0.0)
+
+
+def _by_layer(model: CRATE, name: str, pairs: Pairs) -> dict[int, list[int]]:
+    """What is to be switched off in every layer, checked."""
+    require = {"heads": require_head, "atoms": require_coordinate}[name]
+    found: dict[int, list[int]] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"{name} must be pairs such as [(1, 2)], the layer and the number in it, got {pair!r}")
+        layer, number = pair
+        require_layer(model, layer)
+        require(model, number)
+        found.setdefault(layer, []).append(number)
+    return found
+
+
+def _listed(off: frozenset[int]) -> str:
+    return ", ".join(str(number + 1) for number in sorted(off))
+
+
+def _require_logits(model: CRATE) -> None:
+    if model.num_classes == 0:
+        raise ValueError("the network has no classifier, whose logits an ablation compares")
+    if model.global_pool == "":
+        raise ValueError("the network has global_pool='', so not one prediction for a picture: choose 'token' or 'avg'")

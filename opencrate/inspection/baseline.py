@@ -1,0 +1,66 @@
+"""What can be compared in a network that is no CRATE: the tokens after every block of a timm transformer.
+
+It has no subspaces to compress against and no dictionary to code in, so there is no R^c, no LASSO and no audit; but it
+has tokens, and these have zeros, a rank and a coding rate.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ..measures.geometry import effective_rank
+from ..measures.layerwise import RESAMPLES, stream, summary
+from ..objective import coding_rate, nonzero_fraction
+
+__all__ = ["CANNOT", "token_table"]
+
+CANNOT = (
+    "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have:"
+    " what is shown is what its tokens have in common with a CRATE's."
+)
+MEASURES = ("nonzero", "rank", "R", "R_unit")
+
+
+def token_table(
+    model: nn.Module,
+    batches: Tensor | Iterable[Any],
+    eps: float = 0.1,
+    samples: int | None = None,
+    resamples: int = RESAMPLES,
+) -> list[dict[str, float | int]]:
+    """Of the tokens after every block (class token included): non-zero fraction, effective rank, R, R at unit norm."""
+    if not hasattr(model, "forward_intermediates"):
+        raise ValueError(f"{type(model).__name__} does not hand out its tokens (timm's forward_intermediates)")
+
+    def values_of(images: Tensor) -> Tensor:
+        try:
+            found = model.forward_intermediates(  # type: ignore[operator]
+                images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
+            )
+        except (TypeError, AssertionError) as error:  # of a network without tokens
+            raise ValueError(f"{type(model).__name__} does not hand out tokens: only transformers do") from error
+        return torch.stack([_values(_all_tokens(layer), eps) for layer in found])
+
+    values = stream(model, batches, values_of, samples)  # (layers, measures, samples)
+    columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
+    return [
+        {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
+        for layer in range(len(values))
+    ]
+
+
+def _all_tokens(found: Any) -> Tensor:
+    """timm's patch tokens, and the class token where there is one."""
+    if isinstance(found, Tensor):
+        return found
+    patches, prefix = found
+    return torch.cat([prefix, patches], dim=1)
+
+
+def _values(Z: Tensor, eps: float) -> Tensor:
+    Z = Z.double()
+    rates = coding_rate(Z, eps), coding_rate(normalize(Z, dim=-1), eps)
+    return torch.stack([nonzero_fraction(Z), effective_rank(Z), *rates])

@@ -1,0 +1,27 @@
+"""Measures: what is measured at a layer, with a name for each definition, and layer-wise tables of it."""
+
+from .layerwise import (
+    DEFINITIONS,
+    Definition,
+    LayerTable,
+    definition_named,
+    interval,
+    layerwise,
+    layerwise_by,
+    measure,
+    stream,
+    summary,
+)
+
+__all__ = [
+    "DEFINITIONS",
+    "Definition",
+    "LayerTable",
+    "definition_named",
+    "interval",
+    "layerwise",
+    "layerwise_by",
+    "measure",
+    "stream",
+    "summary",
+]

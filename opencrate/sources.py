@@ -1,0 +1,219 @@
+"""What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
+
+import difflib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from .checkpoints import load_any
+from .data import Augmentation, Batch, Dataset, Feed, open_feed
+from .data.datasets.pictures import decode
+from .data.feeds.loading import Loaded
+from .errors import suggestion
+from .evaluation.measure import data_of
+from .models import CRATE
+from .run_folder import run_of
+
+__all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources", "require_comparable"]
+
+log = logging.getLogger("opencrate")
+
+ANY = 10**9  # classes of a set that need not be the network's
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """A few pictures: as the network sees them (b, c, H, W), and to be looked at, uint8 (b, H, W, 3)."""
+
+    images: Tensor
+    shown: np.ndarray
+    targets: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A set of pictures that streams through networks as often as wanted."""
+
+    name: str
+    feed: Feed = field(repr=False)
+    data: Dataset
+    labelled: bool = True
+
+    def batches(self, samples: int, batch: int = 32) -> Iterator[Tensor]:
+        """`samples` pictures from all over the set, those left out that do not decode."""
+        return (images for images, _ in self._spread(samples, batch))
+
+    def _spread(self, samples: int, batch: int) -> Iterator[Batch]:
+        apart = max(1, len(self.feed) // samples)
+        offered, seen = -(-len(self.feed) // apart), 0
+        wanted = {i * offered // samples for i in range(samples)}  # evenly, of those that are offered
+        for images, targets in self.feed.evaluate(min(batch, samples), 0, apart):
+            chosen = [i for i in range(len(targets)) if seen + i in wanted and targets[i] >= 0]
+            seen += len(targets)
+            if chosen:
+                yield images[chosen], targets[chosen]
+
+    def gallery(self, count: int, chosen: Sequence[int] = ()) -> Gallery:
+        """The pictures of these numbers first, then others from all over the set."""
+        total, batches = len(self.feed), list[Batch]()
+        for number in chosen:
+            if not 0 <= number < total:
+                raise ValueError(f"there is no picture {number}: the {self.name} are numbered from 0 to {total - 1}")
+            batches.append(next(iter(self.feed.evaluate(1, number, total))))
+            if int(batches[-1][1]) < 0:
+                raise ValueError(f"picture {number} of the {self.name} does not decode")
+        if count > len(chosen):
+            batches += self._spread(count - len(chosen), 32)
+        if not batches:
+            raise ValueError(f"none of {count} pictures of the {self.name} decodes")
+        images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        mean, std = (
+            torch.tensor(value, device=images.device).view(-1, 1, 1) for value in (self.data.mean, self.data.std)
+        )
+        shown = ((images.float() * std + mean).clamp(0, 1) * 255).round().byte()
+        pixels = shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
+        return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
+
+
+class Files:
+    """All pictures below a folder, in order of their names and of no known class."""
+
+    classes: tuple[str, ...] = ("unknown",)
+
+    def __init__(self, folder: Path, in_chans: int) -> None:
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder")
+        self.files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        self.in_chans = in_chans
+        if not self.files:
+            raise ValueError(f"there is no picture in {folder}")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def picture(self, i: int) -> Image.Image:
+        return decode(self.files[i].read_bytes(), self.in_chans)
+
+    def target(self, i: int) -> int:
+        return 0
+
+    def name(self, i: int) -> str:
+        return str(self.files[i])
+
+
+def open_network(source: str) -> tuple[nn.Module, str | None]:
+    """The network of a run, a checkpoint or, with fresh weights, a registered name; and what is to be said of it."""
+    if source in timm.list_models():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = timm.create_model(source).eval()
+        return model, f"{source} has fresh weights: a name was given, not a checkpoint"
+    path = Path(source).expanduser()
+    if not path.exists() and not any(mark in source for mark in "/.:"):
+        near = difflib.get_close_matches(source, timm.list_models(), 1)
+        known = suggestion(source, near or timm.list_models("crate_*"))
+        raise ValueError(f"{source} is neither a run, nor a checkpoint, nor a network{known}")
+    return load_any(source).float().eval(), None
+
+
+def open_sources(
+    source: str,
+    model: Any,
+    images: str | None = None,
+    recipe: str | None = None,
+    data: str | None = None,
+    root: str | None = None,
+    device: str = "cpu",
+    training: bool = True,
+) -> list[Source]:
+    """The pictures in a folder, or the validation and training pictures of a set, of a recipe or of the run."""
+    given = [
+        f"--{name}" for name, value in (("images", images), ("recipe", recipe), ("data", data)) if value is not None
+    ]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} both name pictures: give one")
+    if images is not None:
+        if root is not None:
+            raise ValueError("--root is where a set lies, and --images names a folder: give one")
+        settings = _data_for(model)
+        files = Files(Path(images).expanduser(), settings.in_chans)
+        feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
+        return [Source(f"folder {Path(images).name}", feed, settings, labelled=False)]
+    if data is not None:
+        settings = replace(_data_for(model), name=data, broken=0.01, num_classes=ANY)
+    elif recipe is None and run_of(source) is None:
+        raise ValueError(
+            f"{source} lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"
+        )
+    else:
+        settings = replace(data_of(source, recipe), size=_data_for(model).size)
+    settings = settings if root is None else replace(settings, root=root)
+    channels = _data_for(model).in_chans
+    if settings.in_chans != channels:
+        raise ValueError(f"the network takes pictures of {channels} channels, and these have {settings.in_chans}")
+    found = [Source("validation pictures", _still(settings, False, device), settings)]
+    if training:
+        try:
+            found.append(Source("training pictures", _still(settings, True, device), settings))
+        except ValueError as error:  # they are a comparison, and can be missed
+            log.warning("without the training pictures: %s", error)
+    return found
+
+
+def require_comparable(name: str, other: nn.Module, model: CRATE) -> CRATE:
+    """The other network, if it is a CRATE that takes the same pictures."""
+    if not isinstance(other, CRATE):
+        raise ValueError(f"{name} is no CRATE, and has no R^c to compare")
+    for what in ("in_chans", "img_size"):
+        theirs, ours = getattr(other.patch_embed, what), getattr(model.patch_embed, what)
+        if theirs != ours:
+            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, and here it is {ours}")
+    return other
+
+
+def fresh_copy(model: CRATE) -> CRATE:
+    """The same network before any training, with other weights than `open_network` draws."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return CRATE(**model.config()).to(model.cls_token).eval()
+
+
+def _still(data: Dataset, training: bool, device: str) -> Feed:
+    """A split as evaluation sees it."""
+    data = replace(data, validation=data.train) if training else data
+    try:
+        return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, varied=False)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
+
+
+def _data_for(model: Any) -> Dataset:
+    """How pictures enter a network, as its record tells."""
+    record = model.pretrained_cfg or {}
+    channels, height, width = record.get("input_size", (3, 224, 224))
+    if isinstance(model, CRATE):
+        channels, (height, width) = model.patch_embed.in_chans, model.patch_embed.img_size
+    if height != width:
+        raise ValueError(f"the network takes pictures of {height} × {width}, and an analysis only squares")
+    mean, std = (tuple(record.get(name, (0.5,) * channels)) for name in ("mean", "std"))
+    if len(mean) != channels:
+        mean, std = (0.5,) * channels, (0.5,) * channels
+    return Dataset(
+        "folder",
+        num_classes=max(1, model.num_classes),
+        size=height,
+        in_chans=channels,
+        mean=mean,
+        std=std,
+        crop_pct=record.get("crop_pct", 0.875),
+        broken=1.0,
+    )

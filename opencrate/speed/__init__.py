@@ -1,0 +1,1 @@
+"""Speed put on from outside: fast forms of a network, each tested equal to the definition."""

@@ -1,0 +1,151 @@
+"""What all parts of an analysis look at: the network, its untrained twin, the pictures, and the run it comes from."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checkpoints import load_any
+from .measures import LayerTable
+from .models import CRATE
+from .recipes import read_recipe
+from .run_folder import RunFolder, run_of
+from .sources import Gallery, Source, fresh_copy, open_network, open_sources
+
+__all__ = ["SHOWN", "Study", "open_study", "some"]
+
+SHOWN = 4  # pictures that are drawn
+
+
+def some(values: list[Any], count: int) -> list[Any]:
+    """About `count` of them, evenly, the first and the last among them."""
+    if len(values) <= count:
+        return values
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+@dataclass(eq=False)
+class Study:
+    """A network and the pictures on which it is studied."""
+
+    source: str
+    model: Any
+    note: str | None  # what is to be said of the network
+    pictures: list[Source]  # the first are those that it is judged by
+    samples: int
+    batch: int
+    run: Path | None
+    chosen: tuple[int, ...] = ()  # numbers of the pictures to look at
+    own_pictures: bool = True  # the run's
+
+    @property
+    def is_crate(self) -> bool:
+        return isinstance(self.model, CRATE)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        size: tuple[int, int] = self.model.patch_embed.grid_size
+        return size
+
+    @cached_property
+    def untrained(self) -> CRATE | None:
+        """None for a network that is untrained itself."""
+        return fresh_copy(self.model) if self.note is None else None
+
+    @cached_property
+    def gallery(self) -> Gallery:
+        """Pictures to look at, and to look for patches in."""
+        return self.pictures[0].gallery(min(self.samples, 64), self.chosen)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, as far as anybody knows them."""
+        known = tuple((self.model.pretrained_cfg or {}).get("label_names") or ())
+        if not known and self.model.num_classes == 1000:
+            from timm.data import ImageNetInfo
+
+            info = ImageNetInfo()
+            return tuple(info.index_to_description(i) for i in range(1000))
+        return known or tuple(self.pictures[0].feed.classes if self.pictures[0].labelled else ())
+
+    def batches(self, source: Source | None = None) -> Iterator[Tensor]:
+        return (source or self.pictures[0]).batches(self.samples, self.batch)
+
+    @property
+    def broken(self) -> int:
+        """How many pictures were met that do not decode."""
+        return len(getattr(self.pictures[0].feed, "broken", ()))
+
+    def class_name(self, number: int) -> str:
+        return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"
+
+    @property
+    def knows_targets(self) -> bool:
+        """Whether the pictures' classes are the network's."""
+        first = self.pictures[0]
+        return first.labelled and len(first.feed.classes) == self.model.num_classes
+
+    @property
+    def classifies(self) -> bool:
+        return bool(self.model.num_classes > 0 and getattr(self.model, "global_pool", "token"))
+
+    @property
+    def looked_at(self) -> list[int]:
+        """Which of the gallery are drawn: those that were asked for, or some from all over it."""
+        return list(range(len(self.chosen))) or some(list(range(len(self.gallery.images))), SHOWN)
+
+    def told(self, file: str) -> Any:
+        """run.json or result.json of the run, where there is one."""
+        path = None if self.run is None else self.run / file
+        if path is None or not path.is_file():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            return None
+
+    def probed(self) -> dict[int, LayerTable]:
+        """The layer tables that the run measured of itself while it trained, by epoch."""
+        lines = () if self.run is None else RunFolder(self.run).recorded("layers")
+        return {line["epoch"]: LayerTable.from_dict(line) for line in lines}
+
+    def kept(self) -> Iterator[tuple[int, Any]]:
+        """The networks of the epochs whose checkpoints the run kept."""
+        folder = None if self.run is None else self.run / "checkpoints"
+        for file in sorted(folder.glob("epoch-*.pt")) if folder else ():
+            found = re.fullmatch(r"epoch-(\d+)\.pt", file.name)
+            if found:
+                yield int(found[1]), load_any(file).float().eval().to(self.device)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the network is the one that the run ended with."""
+        return self.run is not None and Path(self.source).expanduser() in (self.run, self.run / "model")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
+        return self.run is not None and read_recipe(self.run / "recipe.yaml").optim.ema > 0
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.model.parameters())).device
+
+
+def open_study(
+    source: str, settings: Any, device: torch.device, training: bool = False, chosen: tuple[int, ...] = ()
+) -> Study:
+    """`settings` are those of an `Auditing`; `training` opens the training pictures, too."""
+    model, note = open_network(source)
+    model = model.to(device)
+    named = {name: getattr(settings, name) for name in ("images", "recipe", "data", "root")}
+    pictures = open_sources(source, model, device=str(device), training=training, **named)
+    own = not any(named.values())
+    return Study(source, model, note, pictures, settings.samples, settings.batch, run_of(source), chosen, own)

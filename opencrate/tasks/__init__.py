@@ -1,0 +1,1 @@
+"""Tasks: what a batch gives, a loss and metrics."""

@@ -1,0 +1,153 @@
+"""From a recipe to its parts: the network, the optimiser, the schedule. They come from timm and torch, not from us."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import timm
+import timm.optim
+import timm.scheduler
+import torch
+from timm.models import save_for_hf
+from timm.utils import unwrap_model
+from torch import nn
+
+from ..checkpoints import load_any, save_pretrained
+from ..errors import suggestion
+from ..files import flush
+from ..models import CRATE
+from ..recipes import Recipe
+
+__all__ = [
+    "build_model",
+    "build_optimizer",
+    "build_schedule",
+    "compile_model",
+    "require_start",
+    "save_network",
+]
+
+_OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
+
+
+def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
+    """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
+
+    What it was trained on is recorded with it: how pictures are prepared, and the names of the classes.
+    """
+    data, arguments = recipe.data, recipe.model.arguments()
+    if recipe.model.start:
+        model = _started(recipe, arguments, classes)
+    else:
+        model = _created(
+            recipe.model.name, img_size=data.size, in_chans=data.in_chans, num_classes=data.num_classes, **arguments
+        )
+    record: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
+    record = {key: value for key, value in record.items() if key not in _OF_TIMMS_WEIGHTS}
+    record |= {"mean": data.mean, "std": data.std, "crop_pct": data.crop_pct, "num_classes": data.num_classes}
+    record |= {"input_size": (data.in_chans, data.size, data.size), "interpolation": recipe.augment.interpolation}
+    if len(classes) == data.num_classes:
+        record["label_names"] = classes
+    model.pretrained_cfg = model.default_cfg = record  # type: ignore[assignment]
+    return model
+
+
+def _created(name: str, **arguments: Any) -> nn.Module:
+    try:
+        model: nn.Module = timm.create_model(name, **arguments)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        if name not in timm.list_models():
+            raise ValueError(f"unknown network {name!r}{suggestion(name, timm.list_models())}") from error
+        raise ValueError(f"{name} cannot be built as the recipe says: {' '.join(str(error).split())}") from error
+    model.built_with = arguments  # type: ignore[assignment]  # what timm needs besides the name to build it again
+    return model
+
+
+def require_start(recipe: Recipe) -> None:
+    """Fine-tuning recipes leave a place for the checkpoint: it must have been filled."""
+    if recipe.model.start == "CHECKPOINT":
+        raise ValueError("fine-tuning starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT")
+
+
+def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]) -> nn.Module:
+    """A checkpoint's network, adapted to the recipe's pictures and classes."""
+    data = recipe.data
+    require_start(recipe)
+    model: Any = load_any(recipe.model.start).float().train()
+    architecture = model.pretrained_cfg["architecture"]
+    if recipe.model.name not in ("", architecture):
+        raise ValueError(f"model.name is {recipe.model.name} and the checkpoint's network {architecture}: leave it out")
+    if arguments:
+        raise ValueError(f"model.{next(iter(arguments))} cannot be changed: the network is the checkpoint's")
+    channels = model.config()["in_chans"] if isinstance(model, CRATE) else model.pretrained_cfg["input_size"][0]
+    if channels != data.in_chans:
+        raise ValueError(
+            f"the checkpoint's network takes pictures of {channels} channels, the recipe has {data.in_chans}"
+        )
+    if model.num_classes != data.num_classes or tuple(model.pretrained_cfg.get("label_names") or ()) != classes:
+        model.reset_classifier(data.num_classes)
+    model.set_input_size(data.size)
+    if not isinstance(model, CRATE):
+        model.built_with |= {"img_size": data.size, "num_classes": data.num_classes}
+    return model
+
+
+def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    settings = recipe.optim
+    arguments: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
+    known = [str(name) for name in timm.optim.list_optimizers()]
+    if settings.name not in known:
+        raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
+    # timm asks a network which weights are not to decay, and finds other answers behind a wrapper: so we ask.
+    weights: Any = list(model.parameters())
+    if settings.decay == "matrices":
+        spared: set[str] = getattr(unwrap_model(model), "no_weight_decay", set)()
+        weights = timm.optim.param_groups_weight_decay(
+            unwrap_model(model), settings.weight_decay, no_weight_decay_list=tuple(spared)
+        )
+    try:
+        optimizer = timm.optim.create_optimizer_v2(
+            weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
+        )
+    except (AssertionError, TypeError, ImportError, RuntimeError) as error:
+        raise ValueError(f"the optimiser {settings.name} cannot be made: {' '.join(str(error).split())}") from error
+    if settings.betas is not None and "betas" not in optimizer.param_groups[0]:
+        raise ValueError(f"the optimiser {settings.name} has no betas: leave optim.betas out")
+    return optimizer
+
+
+def build_schedule(
+    recipe: Recipe, optimizer: torch.optim.Optimizer, steps_per_epoch: int
+) -> timm.scheduler.CosineLRScheduler:
+    """Linear warm-up, then half a cosine to the end: `step_update(t)` sets the learning rate of step t."""
+    schedule = recipe.schedule
+    warmup = schedule.warmup_epochs * steps_per_epoch
+    return timm.scheduler.CosineLRScheduler(
+        optimizer,
+        t_initial=schedule.epochs * steps_per_epoch - warmup,
+        lr_min=schedule.min_lr,
+        warmup_t=warmup,
+        warmup_lr_init=schedule.warmup_lr,
+        warmup_prefix=True,  # timm would count the warm-up inside the cosine's period
+        t_in_epochs=False,
+    )
+
+
+def compile_model(model: nn.Module, whole: bool = True) -> None:
+    """Compile the network in place: as a whole, or layer by layer, so that gradients leave early."""
+    layers = None if whole else getattr(model, "blocks", None)
+    for part in [model] if layers is None else layers:
+        part.compile()
+
+
+def save_network(model: nn.Module, directory: Path) -> Path:
+    """In the format that `opencrate.load` and the Hub take; a baseline's as timm does, but file by whole file."""
+    if isinstance(model, CRATE):
+        return save_pretrained(model, directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
+        save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
+        flush(Path(scratch))
+        for file in Path(scratch).iterdir():
+            file.replace(directory / file.name)
+    return directory

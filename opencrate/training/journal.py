@@ -1,0 +1,232 @@
+"""What a run tells: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from ..files import plain_numbers
+from ..measures import LayerTable
+from .step import Outcome
+
+__all__ = ["Journal", "Relapse", "Window", "halved"]
+
+PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
+COLUMNS = 100  # of the table of layers, at most
+TOGETHER = 12  # layers side by side, at most
+LEARNED, NOTHING = 0.2, 0.01  # nats below the loss of guessing
+
+
+class Journal:
+    """The main process's; the other processes have a silent one."""
+
+    def __init__(
+        self, metrics: Path | None, tensorboard: Path | None, step: int = 0, console: Console | None = None
+    ) -> None:
+        self.console = console or Console(quiet=metrics is None, highlight=False, soft_wrap=True)
+        self.file = None
+        self.writer: Any = None
+        self.progress: Progress | None = None
+        self.task = TaskID(0)
+        self.last_line = time.monotonic()
+        self.start_clock(step)
+        if metrics is not None:
+            _keep_until(metrics, step)
+            self.file = metrics.open("a", encoding="utf-8")
+        if tensorboard is not None:
+            self.writer = _tensorboard(tensorboard, step)
+
+    def close(self) -> None:
+        self.end_progress()
+        if self.file:
+            self.file.close()
+        if self.writer:
+            self.writer.close()
+
+    def record(self, kind: str, step: int, **values: Any) -> None:
+        """One line of metrics.jsonl; numbers also go to TensorBoard."""
+        if self.file is None:
+            return
+        self.file.write(json.dumps(plain_numbers({"kind": kind, "step": step, **values})) + "\n")
+        self.file.flush()
+        if self.writer:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def layers(self, table: LayerTable, step: int, epoch: int, seconds: float, shown: bool) -> None:
+        """The white box: R^c and non-zero fraction of every layer; always written down, on the terminal if `shown`."""
+        self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
+        if self.writer:
+            for name in ("Rc", "nonzero"):
+                for row in table.rows:
+                    self.writer.add_scalar(f"{name}/layer_{row['layer']:02.0f}", row[name], step)
+        if shown:
+            self.say(_small_table(table))
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def begin_progress(self, total: int, done: int) -> None:
+        if self.console.quiet or not self.console.is_terminal:
+            return
+        columns = (
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            TextColumn(
+                "loss {task.fields[loss]}{task.fields[objective]}  acc {task.fields[accuracy]}"
+                "  {task.fields[speed]} img/s"
+            ),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        self.progress = Progress(*columns, console=self.console)
+        fields = {"epoch": "", "loss": "–", "objective": "", "accuracy": "–", "speed": "–"}
+        self.task = self.progress.add_task("", total=total, completed=done, **fields)  # type: ignore[arg-type]
+        self.progress.start()
+
+    def end_progress(self) -> None:
+        if self.progress:
+            self.progress.stop()
+            self.progress = None
+
+    def advance(
+        self,
+        step: int,
+        total: int,
+        epoch: str,
+        loss: float,
+        accuracy: float | None,
+        speed: float,
+        objective: float | None = None,
+    ) -> None:
+        """Progress: a bar in a terminal, a line now and then elsewhere."""
+        shown = {
+            "epoch": epoch,
+            "loss": f"{loss:.3f}",
+            "objective": "" if objective is None else f"  objective {objective:.3f}",
+            "accuracy": "–" if accuracy is None else f"{accuracy:5.1%}",
+            "speed": f"{speed:,.0f}",
+        }
+        if self.progress:
+            self.progress.update(self.task, completed=step, **shown)  # type: ignore[arg-type]
+        elif time.monotonic() - self.last_line > PLAIN_SECONDS:
+            self.last_line = time.monotonic()
+            left = (total - step) * (self.last_line - self.begun) / max(step - self.begun_at, 1)
+            self.say(
+                f"step {step}/{total}  epoch {epoch}  loss {shown['loss']}{shown['objective']}  acc {shown['accuracy']}"
+                f"  {shown['speed']} img/s  {left / 60:.0f} min left"
+            )
+
+    def start_clock(self, step: int) -> None:
+        self.begun, self.begun_at = time.monotonic(), step
+
+
+def _small_table(table: LayerTable) -> str:
+    """The layers side by side, a line for each measure; deep networks take several such rows."""
+    lines = {
+        "layer": [f"{row['layer']:.0f}" for row in table.rows],
+        "R^c": [f"{row['Rc']:.1f}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}" for row in table.rows],
+        "non-zero": [f"{row['nonzero']:.2f}".removeprefix("0") for row in table.rows],
+    }
+    heads = {name: f"  {name:<9}" for name in lines}
+    width = max(len(value) for values in lines.values() for value in values) + 1
+    together = min(TOGETHER, (COLUMNS - len(heads["layer"])) // width)
+    return "\n".join(
+        heads[name] + "".join(value.rjust(width) for value in values[first : first + together])
+        for first in range(0, len(table.rows), together)
+        for name, values in lines.items()
+    )
+
+
+def _keep_until(metrics: Path, step: int) -> None:
+    """Drop what was written after the checkpoint from which the run goes on, and a line cut short by a kill."""
+    if not metrics.is_file():
+        return
+    kept = []
+    for line in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step and step > 0:
+                kept.append(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+    scratch = metrics.with_name(f".{metrics.name}.tmp")
+    scratch.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    scratch.replace(metrics)
+
+
+def _tensorboard(directory: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)
+
+
+class Relapse:
+    """Notices a network that has lost what it had learned: it guesses, by the loss of an epoch, and did not before."""
+
+    def __init__(self, classes: int) -> None:
+        self.guessing = math.log(classes)
+        self.lowest, self.loss, self.steps = math.inf, 0.0, 0  # of earlier epochs; of this one
+
+    def state_dict(self) -> dict[str, float]:
+        return {"lowest": self.lowest, "loss": self.loss, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.lowest, self.loss, self.steps = state["lowest"], state["loss"], int(state["steps"])
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.finite:
+            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
+
+    def end_epoch(self) -> tuple[float, float] | None:
+        """The loss of the epoch and the lowest before it, in the first epoch of which that is true."""
+        if not self.steps:
+            return None
+        loss, self.loss, self.steps = self.loss / self.steps, 0.0, 0
+        learned = self.lowest < self.guessing - LEARNED
+        if learned and loss > self.guessing - NOTHING:
+            found, self.lowest = (loss, self.lowest), math.inf
+            return found
+        self.lowest = min(self.lowest, loss)
+        return None
+
+
+def halved(before: LayerTable, now: LayerTable) -> list[int]:
+    """The layers at which R^c has fallen to less than half, by tables of two epochs.
+
+    By the definition `unit`, tokens that take one direction are seen so epochs before the loss tells (docs/LOG.md).
+    """
+    pairs = zip(before.rows, now.rows, strict=True)
+    return [int(row["layer"]) for earlier, row in pairs if row["Rc"] < 0.5 * earlier["Rc"]]
+
+
+class Window:
+    """Means over the steps since the last line."""
+
+    def __init__(self) -> None:
+        self.loss = self.correct = 0.0
+        self.terms: dict[str, float] = {}
+        self.steps = self.images = self.counted = 0
+        self.begun = time.perf_counter()
+
+    def add(self, outcome: Outcome, batch: int) -> None:
+        self.images += batch
+        if outcome.finite:
+            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
+            for name, value in outcome.terms.items():
+                self.terms[name] = self.terms.get(name, 0.0) + value
+            if outcome.correct is not None:
+                self.correct, self.counted = self.correct + outcome.correct, self.counted + batch
+
+    def means(self) -> dict[str, float]:
+        found = {"loss": self.loss / self.steps if self.steps else float("nan")}
+        if self.counted:
+            found["accuracy"] = self.correct / self.counted
+        found |= {name: value / self.steps for name, value in self.terms.items()}
+        found["images_per_second"] = round(self.images / (time.perf_counter() - self.begun), 1)
+        return found

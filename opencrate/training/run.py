@@ -1,0 +1,112 @@
+"""A run: a recipe from its first step, or from its newest checkpoint, to its end."""
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data import Split, open_feeds
+from ..data.feeds.loading import seeded
+from ..distributed import World, joined
+from ..files import plain_numbers, write_atomically
+from ..measures import LayerTable
+from ..recipes import Recipe
+from ..run_folder import RunFolder
+from .building import require_start
+from .checkpoints import is_out_of_memory
+from .loop import Training
+from .options import Options
+
+__all__ = ["cores", "split_for", "summary", "train"]
+
+
+def train(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """Run the recipe and return its result, which is also the run folder's result.json."""
+    require_start(recipe)
+    folder = RunFolder((options.out or Path("runs") / recipe.name).expanduser())
+    with joined(options.device) as world, ExitStack() as stack:
+        if options.processes not in (1, world.size):
+            raise ValueError(f"torchrun started {world.size} processes, and --processes says {options.processes}")
+        world.on_main(lambda: _enter(stack, folder))
+        world.on_main(lambda: folder.begin(recipe, _plain(options), options.resume))
+        if (result := world.on_main(folder.finished)) is not None:
+            return result | {"already": True}
+        try:
+            return _train(recipe, options, folder, world)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            micro = split_for(recipe, options, world).micro_batch
+            lower = f"lower it, --micro-batch {micro // 2} (the global batch stays {recipe.optim.batch})"
+            hint = lower if micro > 1 else "the network is too large for this machine"
+            raise ValueError(f"out of memory with a micro-batch of {micro} on {world.device}: {hint}") from error
+
+
+def _enter(stack: ExitStack, folder: RunFolder) -> None:
+    stack.enter_context(folder.locked())
+
+
+def _plain(options: Options) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}
+
+
+def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:
+    split = split_for(recipe, options, world)
+    workers = options.workers if options.workers is not None else min(16, cores() // _local_processes())
+    feeds = open_feeds(recipe.data, recipe.augment, recipe.seed, world.device, workers, recipe.compile)
+    if feeds[0].steps(recipe.optim.batch) == 0:
+        raise ValueError(
+            f"the training split has {len(feeds[0])} pictures, fewer than a batch of {recipe.optim.batch}:"
+            " lower it, --optim.batch"
+        )
+    with seeded(recipe.seed):  # the same weights on every process
+        training = Training(recipe, options, folder, feeds, split, world)
+    result = training.run()
+    world.on_main(lambda: write_atomically(folder.result, json.dumps(plain_numbers(result), indent=2) + "\n"))
+    return result
+
+
+def summary(result: dict[str, Any]) -> str:
+    """What a person wants to know at the end."""
+    folder = Path(result["model"]).parent
+    already = ": it had finished before, nothing was done now" if result.get("already") else ""
+    best = result["best"]
+    skipped = f", {result['skipped_steps']} steps skipped" if result["skipped_steps"] else ""
+    table = f"\n{LayerTable.from_dict(result['layers'])}\n" if result["layers"] else ""
+    return (
+        f"{table}\n{result['recipe']}{already}\n"
+        f"  accuracy   {result['top1']:.2f} % top-1 on validation"
+        f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
+        f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"
+        f" (and {result['start_up_seconds']:.1f} s to start up){skipped}\n"
+        f"  model      {folder / 'model'}  (opencrate.load, opencrate describe; the best epoch's: {folder / 'best'})\n"
+        f"  metrics    {folder / 'metrics.jsonl'}\n"
+        f"  recipe     opencrate train {folder / 'recipe.yaml'} --out ANOTHER repeats it;"
+        f" {folder / 'run.json'} tells what made this run"
+    )
+
+
+def split_for(recipe: Recipe, options: Options, world: World) -> Split:
+    """The fewest micro-batches, none larger than allowed, that divide the global batch evenly."""
+    batch, mirrored = recipe.optim.batch, recipe.augment.mixes
+    pieces = world.size * (2 if mirrored else 1)
+    if batch % pieces:
+        pairs = ", in pairs for mixup," if mirrored else ""
+        raise ValueError(f"a global batch of {batch} cannot be divided{pairs} among {world.size} processes")
+    share, whole = batch // world.size, 2 if mirrored else 1
+    sizes = [size for size in range(whole, share + 1, whole) if share % size == 0 and size <= options.micro_batch]
+    if not sizes:
+        raise ValueError(f"mixup works on pairs: --micro-batch must be at least 2, got {options.micro_batch}")
+    return Split(batch, share // max(sizes), world.rank, world.size, mirrored)
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _local_processes() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -1,0 +1,149 @@
+"""The tables, each beside the paper's."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from opencrate.recipes import differences
+from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
+
+from .comparing import Difference, signed
+from .paper import BASE, MILLIONS, PAPER, WORDS
+from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, amount
+from .results import Results
+
+__all__ = ["strong", "table", "table1", "table2", "table3"]
+
+BAR = r"\|"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    return "\n".join(_line(cells) for cells in (head, ["---"] * len(head), *rows))
+
+
+def _line(cells: Iterable[str]) -> str:
+    """Of a table; |cos| is not the end of a cell."""
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+
+
+def _models(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(run.model for run in plan.runs))
+
+
+def table1(plan: Plan, results: Results) -> str:
+    runs = [run for run in plan.runs if "table1" in run.parts]
+    models = _models(plan)
+    sizes = {
+        run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
+    }
+    rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
+    for task, variant in dict.fromkeys((run.task, run.variant) for run in runs):
+        rows.append([_trained_on(task, variant), *(str(results.accuracy(m, task, variant) or "–") for m in models)])
+        if any(run.real for run in runs if run.task == task):
+            real = (results.accuracy(model, task, look=REAL) for model in models)
+            rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
+    columns = list(PAPER["ImageNet"])
+    paper = [["parameters", *(f"{MILLIONS[model]:.2f} M" for model in columns)]]
+    paper += [[task, *(f"{values[model]:.1f}" for model in columns)] for task, values in PAPER.items()]
+    return (
+        f"## Table 1: {PARTS['table1']}\n\n"
+        + table(["", *models], rows)
+        + f"\n\n{_how(runs)}"
+        + (" ViT-T+ is a ViT of CRATE-S's size: ViT-S with tokens of dimension 288." if "ViT-T+" in models else "")
+        + " The paper's:\n\n"
+        + table(["", *columns], paper)
+    )
+
+
+def _trained_on(task: str, variant: str) -> str:
+    """The pictures, with what was not the paper's in training on the first of them."""
+    first, arrow, then = task.partition(" → ")
+    return task if variant == LIGHT else f"{first}, {WORDS[variant]}{arrow}{then}"
+
+
+def _how(runs: list[Run]) -> str:
+    """What the table's rows are, as the recipes have it."""
+    second = next((run for run in runs if run.start is None and run.task != runs[0].task), None)
+    tuned = next((run.recipe for run in runs if run.start), None)
+    told = []
+    if second:
+        schedule = second.recipe.schedule
+        told.append(
+            f"{second.task} from scratch: {amount(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
+        )
+    if tuned:
+        optim, augment = tuned.optim, tuned.augment
+        told.append(
+            "An arrow is fine-tuning of the network that was trained on the set before it:"
+            f" {amount(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
+            f" weight decay {optim.weight_decay:g}, crops"
+            f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
+            f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."
+        )
+    return " ".join(told)
+
+
+def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:
+    run = next((run for run in plan.runs if part in run.parts), None)
+    if run is None:
+        return ""
+    base = results.accuracy(run.model, run.task)
+    sizes = {other.variant: row["parameters"] for other, row in results.of(plan) if other.model == run.model}
+    rows = [[f"{run.model} as it is", *_size(sizes, LIGHT, part), str(base or "–"), "", f"{BASE:.1f}", ""]]
+    variants = {other.variant for other in plan.runs if part in other.parts}
+    for name in (name for name in WORDS if name in variants):
+        sample = results.accuracy(run.model, run.task, name)
+        difference = str(Difference.of(sample, base)) if sample and base else "–"
+        theirs = [f"{paper[name]:.1f}", signed(paper[name] - BASE, 1)] if name in paper else ["–", ""]
+        rows.append([WORDS[name], *_size(sizes, name, part), str(sample or "–"), difference, *theirs])
+    columns = (f"{run.model}, {run.task}", "difference ± its error", "paper, CRATE-B, ImageNet", "difference")
+    head = ("", *(["parameters"] if part == "table3" else []), *columns)
+    return f"## {part.replace('table', 'Table ')}: {PARTS[part]}\n\n" + table(head, rows)
+
+
+def _size(sizes: dict[str, int], variant: str, part: str) -> list[str]:
+    """A cell for table 3, whose networks differ in their weights."""
+    if part != "table3":
+        return []
+    return [f"{sizes[variant] / 1e6:.2f} M" if variant in sizes else "–"]
+
+
+def table2(plan: Plan, results: Results) -> str:
+    return _varied(plan, results, "table2", {name: top1 for name, (_, top1) in HYPERPARAMETERS.items()})
+
+
+def table3(plan: Plan, results: Results) -> str:
+    rows = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
+    if not rows:
+        return ""
+    told = "The paper does not tell ε: CRATE-B at 224 pixels has the operators' default here"
+    if plan.scale == "full":
+        return f"{rows}\n\n{told}."
+    kappa = OURS["softmax_step"]["compress_args"]["kappa"]
+    return (
+        f"{rows}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
+        f" Y is LN Z, and κ = {kappa:g} in the row that names it."
+    )
+
+
+def strong(plan: Plan, results: Results) -> str:
+    runs = [run for run in plan.runs if "strong" in run.parts]
+    if not runs:
+        return ""
+    task, models = runs[0].task, {run.model for run in runs}
+    variants = list(dict.fromkeys(run.variant for run in runs))
+    rows = [
+        [model, *(str(results.accuracy(model, task, variant) or "–") for variant in (LIGHT, *variants))]
+        for model in _models(plan)
+        if model in models
+    ]
+    head = ("", *(SETTINGS[variant] for variant in (LIGHT, *variants)))
+    told = (f"{SETTINGS[variant].capitalize()}: {_differs(plan, variant)}." for variant in variants)
+    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(head, rows), *told])
+
+
+def _differs(plan: Plan, variant: str) -> str:
+    """What a recipe changes of the paper's settings, for whichever network."""
+    run = next(run for run in plan.runs if run.variant == variant)
+    base = next(other.recipe for other in plan.runs if (other.model, other.variant) == (run.model, LIGHT))
+    return "; ".join(differences(base, replace(run.recipe, seed=base.seed)))

@@ -1,0 +1,101 @@
+"""Accuracy and loss, against a plain loop in float64."""
+
+import numpy as np
+import pytest
+import torch
+
+from opencrate.data import Feed
+from opencrate.distributed import World
+from opencrate.evaluation.accuracy import evaluate
+from tests.networks import small
+
+WORLD = World(0, 1, torch.device("cpu"))
+
+
+class Given(Feed):
+    """Pictures and classes as they are."""
+
+    def __init__(self, images, targets):
+        self.images, self.targets, self.classes = images, targets, ()
+
+    def __len__(self):
+        return len(self.images)
+
+    def train(self, epoch, start, split):
+        raise NotImplementedError
+
+    def evaluate(self, batch, rank=0, world=1):
+        for chosen in torch.arange(rank, len(self), world).split(batch):
+            yield self.images[chosen], self.targets[chosen]
+
+
+@pytest.fixture
+def feed(rng):
+    targets = torch.randint(-1, 8, (50,), generator=rng)
+    assert (targets == -1).any()
+    return Given(torch.randn(50, 3, 16, 16, generator=rng), targets)
+
+
+def plain_loop(model, feed):
+    """One picture at a time, by numpy, in float64."""
+    model = model.double()
+    top1 = top5 = loss = counted = 0
+    for image, target in zip(feed.images.double(), feed.targets.tolist(), strict=True):
+        if target < 0:
+            continue
+        logits = model(image[None])[0].detach().numpy()
+        ranking = np.argsort(-logits)
+        top1, top5 = top1 + (ranking[0] == target), top5 + (target in ranking[:5])
+        loss += np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[target]
+        counted += 1
+    return {"top1": 100 * top1 / counted, "top5": 100 * top5 / counted, "loss": loss / counted, "pictures": counted}
+
+
+@pytest.mark.parametrize("batch", [7, 50, 512])
+def test_against_a_plain_loop(feed, batch):
+    wanted = plain_loop(small(num_classes=8), feed)
+    assert 0 < wanted["top1"] < wanted["top5"] < 100
+    assert evaluate(small(num_classes=8), feed, WORLD, batch=batch) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_pictures_that_do_not_decode_are_not_counted(feed):
+    model = small(num_classes=8)
+    counted = feed.targets >= 0
+    found = evaluate(model, feed, WORLD)
+    assert found["pictures"] == int(counted.sum())
+    assert found == pytest.approx(evaluate(model, Given(feed.images[counted], feed.targets[counted]), WORLD), rel=1e-6)
+    with pytest.raises(ValueError, match=r"^no picture of the validation split could be decoded$"):
+        evaluate(model, Given(feed.images, torch.full((50,), -1)), WORLD)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision(feed, precision):
+    exact, found = (evaluate(small(num_classes=8), feed, WORLD, each) for each in ("fp32", precision))
+    assert found["loss"] != exact["loss"]
+    assert found["loss"] == pytest.approx(exact["loss"], rel=0.02)
+
+
+def test_fewer_than_five_classes(rng):
+    feed = Given(torch.randn(10, 3, 16, 16, generator=rng), torch.randint(3, (10,), generator=rng))
+    assert evaluate(small(num_classes=3), feed, WORLD)["top5"] == 100
+
+
+def test_the_shares_of_two_processes_are_the_whole(feed):
+    whole, found = evaluate(small(num_classes=8), feed, WORLD), []
+    for rank in range(2):
+        world = World(rank, 2, torch.device("cpu"))
+        world.__dict__["sum"] = lambda sums: sums  # alone, without a group
+        found.append(evaluate(small(num_classes=8), feed, world, batch=4))
+    pictures = [share["pictures"] for share in found]
+    assert sum(pictures) == whole["pictures"]
+    for name in ("top1", "top5", "loss"):
+        assert np.average([share[name] for share in found], weights=pictures) == pytest.approx(whole[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_is_left_as_it_was(feed, training):
+    model = small(num_classes=8, proj_drop_rate=0.5).train(training)
+    state = torch.get_rng_state()
+    assert evaluate(model, feed, WORLD) == evaluate(model, feed, WORLD)
+    assert model.training is training
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,159 @@
+"""Plans carried out by real processes, and what becomes of them when something fails or is killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from opencrate.recipes import Schedule
+from reproduction.execute import execute, places_for
+from reproduction.plan import Plan, Run
+from reproduction.progress import Progress
+from reproduction.results import Results
+from reproduction.scales import plan_for
+
+PLAN = plan_for("smoke", {})
+SCRATCH, TUNED = "digits/vit-t/light/seed0", "digits-to-digits-again/vit-t/light/seed0"
+OTHER = "digits/crate-t/mssa_tied/seed0"
+LONG = "digits/crate-t/epochs_300/seed0"
+
+
+def plan(*keys: str, **changes: object) -> Plan:
+    """These runs of the smoke plan; `changes` are of every recipe."""
+    runs = {run.key: run for run in PLAN.runs}
+    return Plan("smoke", tuple(replace(runs[key], recipe=replace(runs[key].recipe, **changes)) for key in keys), 4)
+
+
+def carry_out(what: Plan, out: Path, jobs: int = 1) -> tuple[Results, str]:
+    """The results, and what was said."""
+    results = Results(out / "results.json", "smoke")
+    with (out.parent / "said.txt").open("w+", encoding="utf-8") as file:
+        progress = Progress(Console(file=file, width=200))
+        execute(what, results, places_for(what, out, ("cpu",), jobs, 1), 1, progress)
+        progress.end()
+        file.seek(0)
+        return results, file.read()
+
+
+def broken(run: Run) -> Run:
+    return replace(run, recipe=replace(run.recipe, model=replace(run.recipe.model, name="vit_tini_patch16_224")))
+
+
+def finished_at(out: Path, key: str) -> int:
+    return (out / "runs" / key / "result.json").stat().st_mtime_ns
+
+
+def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path):
+    scratch, tuned, other = plan(SCRATCH, TUNED, OTHER).runs
+    results, said = carry_out(Plan("smoke", (broken(scratch), tuned, other), 4), tmp_path / "out")
+    assert results.failures().keys() == {SCRATCH, TUNED}
+    assert "unknown network 'vit_tini_patch16_224'" in results.rows[SCRATCH]["error"]
+    assert results.rows[TUNED]["error"] == f"it starts from {SCRATCH}, which failed"
+    assert 0 <= results.rows[OTHER]["top1"] <= 100
+    assert said.count("failed:") == 2
+    assert "Traceback" in (tmp_path / "out" / "runs" / SCRATCH / "log.txt").read_text()
+
+    again, said = carry_out(plan(SCRATCH, TUNED, OTHER), tmp_path / "out")
+    assert not again.failures()
+    assert "of which 1 is done" in said
+
+
+@pytest.mark.slow
+def test_what_is_done_is_not_done_again_and_two_jobs_find_what_one_does(tmp_path):
+    what = plan(SCRATCH, TUNED, OTHER)
+    one, _ = carry_out(what, tmp_path / "one")
+    two, _ = carry_out(what, tmp_path / "two", jobs=2)
+    assert {k: r["top1"] for k, r in one.rows.items()} == {k: r["top1"] for k, r in two.rows.items()}
+    assert len(one.rows) == 3
+
+    before = finished_at(tmp_path / "one", SCRATCH)
+    results, said = carry_out(what, tmp_path / "one")
+    assert results.rows == one.rows
+    assert "3 runs, of which 3 are done" in said
+
+    # a network that is gone is trained again for what starts from it, and for nothing else
+    (tmp_path / "one" / "runs" / SCRATCH / "model" / "config.json").unlink()
+    carry_out(what, tmp_path / "one")
+    assert finished_at(tmp_path / "one", SCRATCH) == before
+
+
+def killed_when(condition, victim) -> threading.Thread:
+    """Kill -9 `victim()` as soon as `condition()`."""
+
+    def wait() -> None:
+        while not condition():
+            time.sleep(0.05)
+        os.kill(victim(), signal.SIGKILL)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def workers_of(parent: int) -> list[int]:
+    """Its children that are workers, as /proc tells."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status, command = (folder / "status").read_text(), (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"PPid:\t{parent}\n" in status and b"spawn_main" in command:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
+def test_a_killed_worker_is_replaced(tmp_path):
+    what = plan(LONG, OTHER, schedule=Schedule(epochs=15, warmup_epochs=0))
+    metrics = tmp_path / "out" / "runs" / LONG / "metrics.jsonl"
+    killer = killed_when(metrics.is_file, lambda: workers_of(os.getpid())[0])
+    results, said = carry_out(what, tmp_path / "out")
+    killer.join(10)
+    assert results.rows[LONG]["error"] == "its process ended with signal 9"
+    assert "top1" in results.rows[OTHER]
+    assert "failed: its process ended with signal 9" in said
+    again, _ = carry_out(what, tmp_path / "out")
+    assert not again.failures()
+    assert len(json.loads((tmp_path / "out" / "runs" / LONG / "run.json").read_text())) == 2  # it was started twice
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_killed_plan_goes_on(tmp_path, number):
+    """Its workers end with it, and what was finished stays finished."""
+    command = [sys.executable, "-m", "opencrate", "reproduce", "--out", str(tmp_path / "out")]
+    command += ["--jobs", "2", "--runs", "digits/crate-t/prox_mm*/seed0", OTHER]
+    file = tmp_path / "out" / "results.json"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not file.is_file() and process.poll() is None:
+            time.sleep(0.05)
+        workers = workers_of(process.pid)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert len(workers) == 2
+    if number == signal.SIGTERM:
+        assert process.returncode == 143
+        assert "stopped; the same command goes on from there" in errors
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+    rows = json.loads(file.read_text())["rows"]
+    assert 0 < len(rows) < 3
+    before = {key: finished_at(tmp_path / "out", key) for key in rows}
+    command[command.index("--jobs") + 1] = "1"  # starts sooner
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    assert f"3 runs, of which {len(rows)} " in done.stdout
+    assert {key: finished_at(tmp_path / "out", key) for key in rows} == before
+    assert len(json.loads(file.read_text())["rows"]) == 3

@@ -1,0 +1,328 @@
+"""Bad luck and bad input, caused for real: what a user reads, and that nothing is lost."""
+
+import contextlib
+import math
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from opencrate.data.feeds.resident import Resident
+from opencrate.measures import DEFINITIONS, LayerTable
+from opencrate.training import journal, train
+from opencrate.training import loop as training
+from opencrate.training.checkpoints import Checkpoints
+from opencrate.training.step import Stepper
+from tests.runs import SMALL, command, interrupted_at, losses, metrics, small_options, small_recipe
+from tests.training.test_killing import last_step, require_equal_runs
+
+EPOCHS = ("--schedule.epochs", "12")
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("untouched")
+    code, printed = command([*SMALL, *EPOCHS, "--out", folder / "run"], folder)
+    assert code == 0, printed
+    return folder / "run"
+
+
+def interrupted(folder, at, number=signal.SIGINT):
+    """A run that got a signal after step `at`."""
+    process, log = command([*SMALL, *EPOCHS, "--out", folder / "run"], folder, wait=False)
+    while last_step(folder / "run") < at:
+        assert process.exitcode is None, log.read_text()
+        time.sleep(0.002)
+    os.kill(process.pid, number)
+    process.join()
+    return process.exitcode, log.read_text()
+
+
+def steps_saved(folder):
+    return Checkpoints(folder / "run" / "checkpoints").steps()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_checkpoint_and_the_same_command_goes_on(tmp_path, untouched, number, code):
+    found, printed = interrupted(tmp_path, 20, number)
+    assert found == code
+    step = steps_saved(tmp_path)[-1]
+    assert (
+        f"opencrate: stopped at step {step}; a checkpoint is saved, and the same command goes on from there" in printed
+    )
+    assert "Traceback" not in printed
+    code, printed = command([*SMALL, *EPOCHS, "--out", tmp_path / "run", "--resume"], tmp_path)
+    assert code == 0
+    assert f"small goes on from step {step}:" in printed
+    require_equal_runs(untouched, tmp_path / "run")
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(tmp_path, untouched):
+    interrupted(tmp_path, 30, signal.SIGKILL)
+    before, newest = steps_saved(tmp_path)[-2:]
+    file = tmp_path / "run" / "checkpoints" / f"step-{newest:08d}.pt"
+    os.truncate(file, file.stat().st_size // 2)
+    code, printed = command([*SMALL, *EPOCHS, "--out", tmp_path / "run"], tmp_path)
+    assert code == 0
+    assert re.search(
+        rf"opencrate: the checkpoint .*step-{newest:08d}\.pt is damaged .*: the one before it is used", printed
+    )
+    assert f"goes on from step {before}:" in printed
+    require_equal_runs(untouched, tmp_path / "run")
+
+
+def test_a_full_disk_is_one_sentence_and_the_older_checkpoint_is_intact(tmp_path, untouched):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root")
+    try:
+        (tmp_path / "filler").write_bytes(b"x" * 900_000)
+        code, printed = command([*SMALL, *EPOCHS, "--out", tmp_path / "run"], tmp_path)
+        assert code == 2
+        assert re.search(r"opencrate: the checkpoint of step \d+ could not be written: the disk is full; .*$", printed)
+        assert "Traceback" not in printed
+        intact = steps_saved(tmp_path)
+        assert intact == [] or Checkpoints(tmp_path / "run" / "checkpoints").newest()["step"] == intact[-1]
+        assert not list((tmp_path / "run" / "checkpoints").glob(".*.tmp"))
+        (tmp_path / "filler").unlink()
+        code, printed = command([*SMALL, *EPOCHS, "--out", tmp_path / "run"], tmp_path)
+        assert code == 0, printed
+        require_equal_runs(untouched, tmp_path / "run")
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("killed", [None, 94])
+def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypatch, caplog, killed):
+    """Its pictures turn black after ten epochs: what it says of them is no better than a guess. A kill in the epoch of
+    which that is true, and in which nothing is learned, does not hide it."""
+    normalise, calls = Resident.normalise, []
+
+    def blackened(self, images):
+        calls.append(len(images) == 144)
+        return normalise(self, images) * (0 if sum(calls) > 90 else 1)
+
+    monkeypatch.setattr(Resident, "normalise", blackened)
+    monkeypatch.setattr(journal, "LEARNED", 0.1)  # by then
+    recipe = small_recipe(probe=0, schedule={"epochs": 12}, optim={"lr": 3e-3})
+    lives(killed, recipe, small_options(tmp_path, evaluate_epochs=12), monkeypatch)
+    (found,) = metrics(tmp_path, "relapse")
+    assert found["epoch"] == 11
+    assert found["lowest"] < math.log(10) - 0.1
+    assert found["loss"] > math.log(10) - 0.01
+    assert "epoch 11: the network guesses, with a loss of 2." in caplog.text
+    assert "a lower learning rate (--optim.lr, 0.003 now) may keep what it learns" in caplog.text
+
+
+def lives(killed, recipe, options, monkeypatch):
+    if killed is not None:
+        with interrupted_at(killed, monkeypatch):
+            train(recipe, options)
+    return train(recipe, options)
+
+
+@pytest.mark.parametrize("killed", [None, 13])
+def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplog, killed):
+    """Of four epochs of nine steps, before the first of which nothing counts: weights are fresh then."""
+    rates = iter([[8.0, 8.0], [3.0, 3.0], [3.0, 1.4], [2.9, 1.4], [1.0, 1.4]])
+
+    def layerwise_by(model, images, definitions, resamples):
+        assert definitions == ("paper", "unit")  # the first is shown, the second watched
+        watched = tuple(_row(i + 1, rate) for i, rate in enumerate(next(rates)))
+        same = tuple(_row(row["layer"], 5.0) for row in watched)
+        return [LayerTable(DEFINITIONS[name], 4, rows) for name, rows in zip(definitions, (same, watched), strict=True)]
+
+    monkeypatch.setattr(training, "layerwise_by", layerwise_by)
+    lives(
+        killed, small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4), monkeypatch
+    )
+    assert [(found["epoch"], found["layers"]) for found in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
+    assert "epoch 2: R^c (definition unit) has halved since the epoch before, at 1 of 2 layers: tokens " in caplog.text
+    assert caplog.text.count("has halved since") == 2
+    assert {row["Rc"] for found in metrics(tmp_path, "layers") for row in found["rows"]} == {5.0}
+
+
+def _row(layer, rate):
+    return {"layer": layer, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0}
+
+
+def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypatch, caplog):
+    normalise, calls = Resident.normalise, []
+
+    def poisoned(self, images):
+        calls.append(1)
+        return normalise(self, images) * (float("nan") if len(images) == 144 and len(calls) in (5, 6, 14) else 1)
+
+    monkeypatch.setattr(Resident, "normalise", poisoned)
+    result = train(small_recipe(probe=0), small_options(tmp_path, evaluate_epochs=3))
+    assert result["skipped_steps"] == 3
+    assert [found["step"] for found in metrics(tmp_path, "skipped")] == [5, 6, 14]
+    assert "step 6 was skipped: its loss is not finite (2 in a row)" in caplog.text
+    assert all(torch.isfinite(w).all() for w in Checkpoints(tmp_path / "checkpoints").newest()["model"].values())
+    assert sum(loss is not None for loss in losses(tmp_path)) == 27 - 3
+
+
+def test_a_run_whose_loss_stays_infinite_stops_with_the_last_good_checkpoint(tmp_path):
+    arguments = [*SMALL, "--schedule.epochs", "4", "--out", tmp_path / "run", "--optim.lr", "1e30", "--save-steps", "1"]
+    code, printed = command(arguments, tmp_path)
+    assert code == 2
+    found = re.search(
+        r"opencrate: the loss was not finite in 5 steps in a row, the last of them step (\d+):"
+        r" the last good checkpoint, of step (\d+), is kept",
+        printed,
+    )
+    assert found, printed
+    assert int(found[2]) == int(found[1]) - 6  # the one after it gave the first infinite loss
+    assert steps_saved(tmp_path)[-1] == int(found[2])
+    weights = Checkpoints(tmp_path / "run" / "checkpoints").newest()["model"]
+    assert max(weight.abs().max() for weight in weights.values()) < 1e3
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    step = Stepper._move
+
+    def poisoned(self):
+        if self.optimizer.state and next(iter(self.optimizer.state.values())) and len(calls) == 13:
+            next(self.model.parameters()).grad.fill_(float("nan"))
+        calls.append(1)
+        return step(self)
+
+    calls = []
+    monkeypatch.setattr(Stepper, "_move", poisoned)
+    with pytest.raises(
+        ValueError, match=r"no longer finite at step 18, .*: the last good checkpoint, of step 9, is kept"
+    ):
+        train(small_recipe(), small_options(tmp_path))
+    monkeypatch.setattr(Stepper, "_move", step)
+    train(small_recipe(), small_options(tmp_path))
+    calls.clear()
+    monkeypatch.setattr(Stepper, "_move", poisoned)
+    result = train(small_recipe(optim={"clip": 1.0}), small_options(tmp_path / "clipped"))
+    assert result["skipped_steps"] == 1
+
+
+def test_out_of_memory_names_the_micro_batch_to_lower(tmp_path):
+    large = [
+        *SMALL,
+        "--schedule.epochs",
+        "2",
+        "--out",
+        tmp_path / "run",
+        "--model.embed-dim",
+        "512",
+        "--save-steps",
+        "0",
+    ]
+    code, printed = command([*large, "--optim.batch", "1400", "--micro-batch", "1400"], tmp_path, memory=2**29)
+    assert code == 2, printed
+    assert "opencrate: out of memory with a micro-batch of 1400 on cpu: lower it, --micro-batch 700" in printed
+    assert "(the global batch stays 1400)" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path):
+    process, log = command([*SMALL, "--schedule.epochs", "500", "--out", tmp_path / "run"], tmp_path, wait=False)
+    while last_step(tmp_path / "run") < 1:
+        assert process.exitcode is None, log.read_text()
+        time.sleep(0.01)
+    code, printed = command([*SMALL, "--schedule.epochs", "500", "--out", tmp_path / "run"], tmp_path)
+    process.kill()
+    process.join()
+    assert code == 2
+    assert printed == f"opencrate: another run is using {tmp_path / 'run'}: give this one a folder of its own, --out\n"
+
+
+def test_another_recipe_in_the_same_folder_is_refused(tmp_path, untouched):
+    code, printed = command([*SMALL, *EPOCHS, "--out", untouched, "--optim.lr", "1e-4"], tmp_path)
+    assert code == 2
+    assert printed == (
+        f"opencrate: {untouched} holds a run with another recipe (optim.lr 0.001 → 0.0001):"
+        " give this one a folder of its own, --out\n"
+    )
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, untouched):
+    before = (untouched / "metrics.jsonl").read_bytes()
+    code, printed = command([*SMALL, *EPOCHS, "--out", untouched], tmp_path)
+    assert code == 0
+    assert "it had finished before, nothing was done now" in printed
+    assert (untouched / "metrics.jsonl").read_bytes() == before
+
+
+def test_there_is_nothing_to_resume(tmp_path):
+    code, printed = command([*SMALL, "--out", tmp_path / "run", "--resume"], tmp_path)
+    assert (code, printed) == (2, f"opencrate: there is no run to resume in {tmp_path / 'run'}\n")
+
+
+def picture_folder(root, broken):
+    draw = np.random.default_rng(0)
+    for split, count in (("train", 24), ("val", 6)):
+        for label in ("cat", "dog"):
+            (root / split / label).mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(draw.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(
+                    root / split / label / f"{i}.jpg"
+                )
+    for i in range(broken):
+        file = root / "train" / "cat" / f"{i}.jpg"
+        file.write_bytes(file.read_bytes()[:-100])
+
+
+FOLDER = [
+    *("--data.name", "folder", "--data.num-classes", "2", "--data.in-chans", "3", "--data.mean", "0.5", "0.5", "0.5"),
+    *("--data.std", "0.5", "0.5", "0.5", "--optim.batch", "16", "--schedule.epochs", "2", "--save-steps", "0"),
+]
+
+
+@pytest.mark.parametrize("crop", ["padded", "resized"])  # on the device, and in worker processes
+def test_a_broken_jpeg_is_named_and_skipped(tmp_path, crop):
+    picture_folder(tmp_path / "data", broken=1)
+    arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--augment.crop", crop, "--out", tmp_path / "run"]
+    code, printed = command([*arguments, "--data.broken", "0.05", "--workers", "2"], tmp_path)
+    assert code == 0, printed
+    assert re.search(r"opencrate: skipped .*train/cat/0\.jpg, which does not decode: .*truncated", printed)
+    assert printed.count("which does not decode") == 1
+
+
+@pytest.mark.parametrize("crop", ["padded", "resized"])
+def test_too_many_broken_jpegs_stop_the_run(tmp_path, crop):
+    picture_folder(tmp_path / "data", broken=4)
+    arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--augment.crop", crop, "--out", tmp_path / "run"]
+    code, printed = command([*arguments, "--data.broken", "0.05"], tmp_path)
+    assert code == 2, printed
+    assert "of 48 pictures do not decode, more than the share of 0.05 that data.broken allows" in printed
+    assert "Traceback" not in printed
+
+
+def test_a_signal_to_the_whole_group_leaves_the_workers_time_for_a_checkpoint(tmp_path):
+    picture_folder(tmp_path / "data", broken=0)
+    assert signal_to_the_group(tmp_path / "data", tmp_path) == 143
+    assert steps_saved(tmp_path)[-1] >= 4
+
+
+def signal_to_the_group(data, folder):
+    arguments = [*SMALL, *FOLDER, "--data.root", data, "--augment.crop", "resized", "--workers", "2"]
+    process, log = command([*arguments, "--schedule.epochs", "200", "--out", folder / "run"], folder, wait=False)
+    while last_step(folder / "run") < 4:
+        assert process.exitcode is None, log.read_text()
+        time.sleep(0.002)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for number in [process.pid, *map(int, children), process.pid]:
+        with contextlib.suppress(ProcessLookupError):  # a worker whose epoch is over
+            os.kill(number, signal.SIGTERM)
+    process.join()
+    return process.exitcode
+
+
+def test_fewer_pictures_than_a_batch(tmp_path):
+    picture_folder(tmp_path / "data", broken=0)
+    arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--out", tmp_path / "run", "--optim.batch", "64"]
+    code, printed = command(arguments, tmp_path)
+    assert code == 2
+    assert "opencrate: the training split has 48 pictures, fewer than a batch of 64: lower it, --optim.batch" in printed

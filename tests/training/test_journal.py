@@ -1,0 +1,267 @@
+"""What a run tells: to programs, to TensorBoard, to people."""
+
+import importlib.util
+import io
+import json
+import math
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from opencrate.measures import DEFINITIONS, LayerTable
+from opencrate.training import journal as module
+from opencrate.training import train
+from opencrate.training.journal import Journal, Relapse, Window, _small_table, halved
+from opencrate.training.step import Outcome
+from tests.runs import interrupted_at, metrics, small_options, small_recipe
+
+
+def terminal(**kwargs):
+    return Console(file=io.StringIO(), width=120, highlight=False, color_system=None, **kwargs)
+
+
+def table(depth, rate=123.456):
+    rows = [
+        {"layer": l, "Rc": rate * l, "nonzero": 1 / l, "Rc_std": 0.5, "nonzero_std": 0.0} for l in range(1, depth + 1)
+    ]
+    return LayerTable(DEFINITIONS["paper"], 8, tuple(rows))
+
+
+def steps(file):
+    return [json.loads(line)["step"] for line in file.read_text().splitlines()]
+
+
+# metrics.jsonl
+
+
+def test_a_line_for_each_record(tmp_path):
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=terminal())
+    journal.record("train", 5, loss=0.5, lr=1e-3)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"kind": "train", "step": 5, "loss": 0.5, "lr": 1e-3}
+    journal.layers(table(2), 9, epoch=1, seconds=0.12345678, shown=True)
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1])
+    assert (line["kind"], line["step"], line["epoch"], line["seconds"]) == ("layers", 9, 1, 0.1235)
+    assert LayerTable.from_dict(line) == table(2)
+    journal.close()
+
+
+def test_what_came_after_the_checkpoint_is_cut(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    with Journal(file, None, console=terminal()).file as written:
+        written.writelines(f'{{"kind": "train", "step": {step}}}\n' for step in range(1, 11))
+    Journal(file, None, step=7, console=terminal()).close()
+    assert steps(file) == list(range(1, 8))
+    assert [found.name for found in tmp_path.iterdir()] == ["metrics.jsonl"]
+    Journal(file, None, console=terminal()).close()  # from the beginning
+    assert steps(file) == []
+
+
+@pytest.mark.parametrize("end", ['{"kind": "train", "st', '{"kind": "train"}\n', "[3]\n", "3\n", "\0\0\0", "\udcff"])
+def test_a_line_cut_short_is_dropped(tmp_path, end):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"kind": "train", "step": 1}\n' + end.encode(errors="surrogateescape"))
+    journal = Journal(file, None, step=3, console=terminal())
+    journal.record("train", 4)
+    journal.close()
+    assert steps(file) == [1, 4]
+
+
+def test_other_processes_are_silent(tmp_path, capsys):
+    journal = Journal(None, None)
+    journal.record("train", 1, loss=1.0)
+    journal.begin_progress(10, 0)
+    journal.advance(1, 10, "1/1", 1.0, 0.5, 100.0)
+    journal.say("nothing")
+    journal.layers(table(2), 1, 1, 0.1, shown=True)
+    journal.close()
+    assert capsys.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="TensorBoard is not installed")
+def test_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", console=terminal())
+    journal.record("train", 5, loss=0.5, name="no number")
+    journal.layers(table(2), 9, epoch=1, seconds=0.1, shown=False)
+    journal.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {"train/loss", "Rc/layer_01", "Rc/layer_02", "nonzero/layer_02"} <= set(events.Tags()["scalars"])
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(5, 0.5)]
+
+
+def test_without_tensorboard(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", console=terminal())
+    journal.record("train", 1, loss=0.5)
+    journal.close()
+    assert steps(tmp_path / "metrics.jsonl") == [1]
+
+
+# progress
+
+
+def test_a_bar_in_a_terminal(tmp_path):
+    console = terminal(force_terminal=True)
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal.begin_progress(total=100, done=10)
+    for step in (20, 30):
+        journal.advance(step, 100, "2/9", loss=1.23456, accuracy=0.4567, speed=12345.6)
+    journal.progress.refresh()
+    journal.say("a line above the bar")
+    journal.close()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+    assert re.search(r"epoch 2/9 ━+.* loss 1\.235  acc 45\.7%  12,346 img/s \d:\d\d:\d\d", shown)
+    assert "a line above the bar" in shown
+    assert journal.progress is None
+
+
+def test_accuracy_is_not_shown_where_there_is_none(tmp_path):
+    console = terminal(force_terminal=True)
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal.begin_progress(100, 0)
+    journal.advance(1, 100, "1/9", loss=1.0, accuracy=None, speed=10)
+    journal.close()
+    assert "acc –  10 img/s" in console.file.getvalue()
+
+
+def test_the_objective_is_shown_where_there_is_one(tmp_path):
+    console = terminal(force_terminal=True)
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal.begin_progress(100, 0)
+    journal.advance(1, 100, "1/9", loss=1.0, accuracy=None, speed=10, objective=-2.34567)
+    journal.close()
+    assert "loss 1.000  objective -2.346  acc –  10 img/s" in console.file.getvalue()
+
+
+def test_means_are_those_of_the_steps_that_counted():
+    window = Window()
+    for loss, rate in ((1.0, 4.0), (2.0, 8.0), (3.0, float("nan"))):
+        window.add(Outcome(loss, 30.0, stop=False, save=False, terms={"objective": rate}), batch=60)
+    means = window.means()
+    assert (means["loss"], means["accuracy"], means["objective"]) == (1.5, 0.5, 6.0)
+
+
+def test_lines_elsewhere(tmp_path, monkeypatch):
+    now = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    console = terminal()
+    journal = Journal(tmp_path / "metrics.jsonl", None, step=40, console=console)
+    journal.begin_progress(1000, 40)
+    assert journal.progress is None
+    for step, now in ((50, 1010.0), (70, 1030.0), (100, 1060.0), (101, 1061.0)):  # a step a second  # noqa: B007
+        journal.advance(step, 1000, "1/9", loss=2.0, accuracy=0.25, speed=512)
+    journal.close()
+    assert console.file.getvalue() == ("step 100/1000  epoch 1/9  loss 2.000  acc 25.0%  512 img/s  15 min left\n")
+
+
+# the layers
+
+
+def test_a_small_table():
+    assert _small_table(table(3)).splitlines() == [
+        "  layer         1     2     3",
+        "  R^c       123.5 246.9 370.4",
+        "  non-zero   1.00   .50   .33",
+    ]
+
+
+@pytest.mark.parametrize("depth", [1, 6, 12, 13, 24])
+@pytest.mark.parametrize("rate", [1e-6, 0.0123456, 123.456, 123456.7, float("nan")])
+def test_a_small_table_is_not_wide(depth, rate):
+    lines = _small_table(table(depth, rate)).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len({line[:11] for line in lines}) == 3
+    numbers = [int(number) for line in lines if line.startswith("  layer") for number in line.split()[1:]]
+    assert numbers == list(range(1, depth + 1))
+    assert all(len(line.split()) <= 13 for line in lines)
+
+
+def test_twenty_four_layers_take_two_rows():
+    lines = _small_table(table(24)).splitlines()
+    assert [line.split()[0] for line in lines] == ["layer", "R^c", "non-zero"] * 2
+    assert lines[3].split() == ["layer", *map(str, range(13, 25))]
+
+
+def test_the_layers_are_shown_when_asked(tmp_path):
+    console = terminal()
+    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal.layers(table(3), 1, 1, 0.1, shown=False)
+    assert console.file.getvalue() == ""
+    journal.layers(table(3), 2, 1, 0.1, shown=True)
+    assert console.file.getvalue() == _small_table(table(3)) + "\n"
+    journal.close()
+
+
+@pytest.mark.unhooked
+def test_whole_epochs_are_timed(tmp_path, monkeypatch):
+    """With evaluation, measures and checkpoint; of one that was interrupted, nobody knows how long it took."""
+    recipe = small_recipe()
+    with interrupted_at(13, monkeypatch):  # in the second epoch of nine steps
+        train(recipe, small_options(tmp_path))
+    train(recipe, small_options(tmp_path))
+    timed = metrics(tmp_path, "epoch")
+    assert [(found["epoch"], found["step"]) for found in timed] == [(1, 9), (3, 27)]
+    measured = {found["epoch"]: found["seconds"] for found in metrics(tmp_path, "layers")}
+    assert all(found["seconds"] > measured[found["epoch"]] for found in timed)
+
+
+def outcomes(*losses):
+    return [Outcome(loss, None, stop=False, save=False) for loss in losses]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "told"),
+    [
+        ([2.3, 2.2, 2.0, 1.9, 2.31, 2.31], {5: (2.31, 1.9)}),
+        ([2.4, 2.31, 2.305, 2.303], {}),
+        ([2.3, 2.15, 2.31], {}),
+        ([1.9, 2.2, 2.25, 2.2], {}),
+        ([2.0, 2.31, 2.0, 2.31], {2: (2.31, 2.0), 4: (2.31, 2.0)}),
+        ([2.0, math.nan, 2.31], {3: (2.31, 2.0)}),
+    ],
+    ids=["falls back", "never learned", "hardly learned", "worse, not guessing", "twice", "a bad epoch between"],
+)
+def test_a_relapse_is_noticed_once(epochs, told):
+    """Of ten classes, a guess has the loss 2.303."""
+    relapse, found = Relapse(10), {}
+    for number, loss in enumerate(epochs, 1):
+        for outcome in outcomes(loss - 0.2, loss + 0.2):
+            relapse.add(outcome)
+        if (lost := relapse.end_epoch()) is not None:
+            found[number] = pytest.approx(lost)
+    assert found == told
+
+
+def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
+    """Its first step is as bad as guessing, the second is not, and the mean of both is."""
+    first, second = Relapse(10), Relapse(10)
+    learned, *interrupted = outcomes(1.0, 3.0, 1.7)
+    first.add(learned)
+    assert first.end_epoch() is None
+    first.add(interrupted[0])
+    second.load_state_dict(first.state_dict())
+    second.add(interrupted[1])
+    assert second.end_epoch() == pytest.approx((2.35, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "layers"),
+    [
+        ((8.0, 8.0, 8.0), (7.0, 4.0, 3.9), [3]),
+        ((8.0, 4.0, 2.0), (3.0, 1.0, 0.5), [1, 2, 3]),
+        ((1.0,) * 3, (2.0,) * 3, []),
+    ],
+    ids=["to the half is not below it", "all", "a rise"],
+)
+def test_layers_at_which_r_c_has_halved(before, now, layers):
+    assert halved(*(LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now))) == layers
+
+
+def rows(*rates):
+    return tuple(
+        {"layer": i, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0} for i, rate in enumerate(rates, 1)
+    )
