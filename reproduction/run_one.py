@@ -31,10 +31,9 @@ from opencrate.measures.geometry import normalised_gram
 from opencrate.models import CRATE
 from opencrate.recipes import Recipe, differences, read_recipe, recipe_text
 from opencrate.report import Auditing
-from opencrate.report.sections import some
 from opencrate.run_folder import RunFolder
 from opencrate.stack import trajectory
-from opencrate.study import Study, open_study
+from opencrate.study import Study, open_study, some
 from opencrate.training import Options, train
 
 from .plan import REAL, Run
