@@ -1,51 +1,150 @@
-"""What passes through a network: `Step`, and `trajectory`, which walks the same half-steps as the forward pass."""
+"""A stack of layers that knows neither pictures nor words, and what passes through it.
 
-from collections.abc import Iterable, Iterator
+A network is a stem, layers and a head: it has `embed` (inputs → tokens Z¹) and `layers`. `trajectory` walks the same
+half-steps as the forward pass and hands out what passes between them; there are no hooks.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+import torch
+from timm.layers import DropPath
 from torch import Tensor, nn
 
-from .layers import Layer
+from .layers import HalfStep, Layer, build_norm
+from .operators.base import compressions, sparsifications
 
-__all__ = ["Step", "require_crate", "trajectory"]
+__all__ = ["Network", "Step", "build_layers", "is_stack", "record", "require_stack", "trajectory"]
+
+
+def build_layers(
+    dim: int,
+    depth: int,
+    num_heads: int,
+    head_dim: int | None = None,
+    compress: str = "mssa",
+    sparsify: str = "ista",
+    compress_args: Mapping[str, Any] | None = None,
+    sparsify_args: Mapping[str, Any] | None = None,
+    norm: str = "layernorm",
+    norm_eps: float = 1e-5,
+    attn_drop: float = 0.0,
+    proj_drop: float = 0.0,
+    drop_path: Iterable[float] = (),
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> nn.Sequential:
+    """`depth` layers of these operators, by their registered names, with fresh weights."""
+    shape: dict[str, Any] = {"dim": dim, "num_heads": num_heads, "head_dim": head_dim, "attn_drop": attn_drop}
+    where: dict[str, Any] = {"device": device, "dtype": dtype}
+
+    def half_step(kind: Any, name: str, options: Mapping[str, Any] | None, drop_path: float) -> HalfStep:
+        normalised = kind.named(name).normalised
+        before = build_norm(norm, dim, norm_eps, **where) if normalised else nn.Identity()
+        operator = kind.build(name, options, **where, **shape)
+        return HalfStep(before, operator, nn.Sequential(nn.Dropout(proj_drop), DropPath(drop_path)))
+
+    rates = list(drop_path) or [0.0] * depth
+    return nn.Sequential(
+        *[
+            Layer(
+                half_step(compressions, compress, compress_args, rate),
+                half_step(sparsifications, sparsify, sparsify_args, rate),
+            )
+            for rate in rates
+        ]
+    )
+
+
+class Network(nn.Module):
+    """stem + layers + head. timm's CRATE is one of these with timm's contract around it."""
+
+    def __init__(self, stem: nn.Module, layers: nn.Sequential, head: nn.Module) -> None:
+        super().__init__()
+        self.stem, self.layers, self.head = stem, layers, head
+
+    def embed(self, inputs: Tensor) -> Tensor:
+        tokens: Tensor = self.stem(inputs)
+        return tokens
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(self.embed(inputs)))
+        return logits
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What passes through layer `layer` (counted from 1, as in the paper)."""
+    """What passes through a layer; `number` counts from 1, as in the paper."""
 
-    layer: int
+    number: int
+    layer: Layer
     Z: Tensor
     Z_half: Tensor
     Z_next: Tensor
+    code: Tensor | None  # what is sparse, (b, n, m), if the sparsification says so
     projections: Tensor | None = None
-    attention: Tensor | None = None
+    maps: Tensor | None = None
 
 
-def trajectory(model: Any, images: Tensor, *, projections: bool = False, attention: bool = False) -> Iterator[Step]:
-    """Yield Z^l, Z^{l+1/2} and Z^{l+1} (b, n, d) of every layer.
+def trajectory(network: Any, inputs: Tensor, *, projections: bool = False, maps: bool = False) -> Iterator[Step]:
+    """Yield Z^l, Z^{l+1/2} and Z^{l+1} (b, n, d) of every layer, and the sparse code.
 
-    On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the model
+    On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the network
     is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
     """
-    require_crate("trajectory", model)
-    Z = model.embed(images)
-    for layer, block in enumerate(cast("Iterable[Layer]", model.blocks), start=1):
-        Z_half = block.compress(Z)
-        Z_next = block.sparsify(Z_half)
+    require_stack("trajectory", network)
+    Z = network.embed(inputs)
+    for number, layer in enumerate(network.layers, start=1):
+        Z_half = layer.compress(Z)
+        Z_next, code = _sparsified(layer.sparsify, Z_half)
+        Y = layer.compress.norm(Z) if projections or maps else None
         yield Step(
+            number,
             layer,
             Z,
             Z_half,
             Z_next,
-            block.compress.projections(Z) if projections else None,
-            block.compress.attention(Z) if attention else None,
+            code,
+            _role(layer, "projections", Y) if projections else None,
+            _role(layer, "maps", Y) if maps else None,
         )
         Z = Z_next
 
 
-def require_crate(what: str, model: nn.Module) -> None:
-    """That `what` was given a CRATE, not a ViT or a folded copy."""
-    if not hasattr(model, "embed") or not hasattr(model, "blocks"):
-        raise ValueError(f"{what} takes a CRATE, got {type(model).__name__}")
+def _sparsified(half: HalfStep, Z_half: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The half-step's result with its code, which is computed once."""
+    operator: Any = half.operator
+    code = operator.code(half.norm(Z_half)) if operator.has("code") else None
+    return (half(Z_half), None) if code is None else (half.skip(Z_half, operator.decode(code)), code)
+
+
+def _role(layer: Layer, role: str, Y: Tensor | None) -> Tensor:
+    operator: Any = layer.compress.operator
+    result = getattr(operator, role, lambda Y: None)(Y)
+    if result is None:
+        what = {"maps": "attention maps", "projections": "subspaces to project onto"}[role]
+        raise ValueError(f"the compression {operator.name} has no {what}")
+    tensor: Tensor = result
+    return tensor
+
+
+@torch.inference_mode()
+def record(network: Any, inputs: Tensor, *, projections: bool = False, maps: bool = False) -> list[Step]:
+    """All steps of one pass in evaluation mode, without gradients; the network is left as it was."""
+    was_training = network.training
+    network.eval()
+    try:
+        return list(trajectory(network, inputs, projections=projections, maps=maps))
+    finally:
+        network.train(was_training)
+
+
+def is_stack(network: Any) -> bool:
+    """Whether a network can be walked: it embeds inputs as tokens, and has layers."""
+    return hasattr(network, "embed") and hasattr(network, "layers")
+
+
+def require_stack(what: str, network: nn.Module) -> None:
+    if not is_stack(network):
+        raise ValueError(f"{what} needs a network with `embed` and `layers`, got {type(network).__name__}")

@@ -267,7 +267,7 @@ def _tokens(study: Study, place: Place) -> dict[str, Any]:
     """Heat maps of a picture's tokens: a random part of the matrix after every layer, as in the paper."""
     with torch.inference_mode():
         steps = trajectory(study.model, study.gallery.images[:1])
-        every = {f"after layer {step.layer}": step.Z_next[0].float().cpu() for step in steps}
+        every = {f"after layer {step.number}": step.Z_next[0].float().cpu() for step in steps}
     return _saved(figures.heat_maps(every, seed=0), place, "tokens")
 
 

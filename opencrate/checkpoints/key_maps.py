@@ -10,7 +10,7 @@ from torch import Tensor
 from ..models.crate import CRATE
 from ..stems.patches import PatchEmbed
 
-__all__ = ["checkpoint_filter_fn", "from_authors", "is_authors", "is_ours", "to_authors"]
+__all__ = ["checkpoint_filter_fn", "current_names", "from_authors", "is_authors", "is_ours", "to_authors"]
 
 StateDict = dict[str, Tensor]
 
@@ -22,21 +22,26 @@ _NAMES = {
     "patch_embed.proj": "to_patch_embedding.2",
     "patch_embed.norm_token": "to_patch_embedding.3",
     "blocks.{l}.compress.norm": "transformer.layers.{l}.0.norm",
-    "blocks.{l}.compress.step.UT": "transformer.layers.{l}.0.fn.qkv.weight",
-    "blocks.{l}.compress.step.W": "transformer.layers.{l}.0.fn.to_out.0",
+    "blocks.{l}.compress.operator.UT": "transformer.layers.{l}.0.fn.qkv.weight",
+    "blocks.{l}.compress.operator.W": "transformer.layers.{l}.0.fn.to_out.0",
     "blocks.{l}.sparsify.norm": "transformer.layers.{l}.1.norm",
-    "blocks.{l}.sparsify.step.D": "transformer.layers.{l}.1.fn.weight",
+    "blocks.{l}.sparsify.operator.D": "transformer.layers.{l}.1.fn.weight",
     "norm": "mlp_head.0",
     "head": "mlp_head.1",
 }
 
 
 def is_ours(state: dict[str, Any]) -> bool:
-    return "patch_embed.proj.weight" in state and "blocks.0.compress.step.UT" in state
+    return "patch_embed.proj.weight" in state and "blocks.0.compress.operator.UT" in state
 
 
 def is_authors(state: dict[str, Any]) -> bool:
     return "to_patch_embedding.2.weight" in state and "transformer.layers.0.0.fn.qkv.weight" in state
+
+
+def current_names(state: dict[str, Any]) -> dict[str, Any]:
+    """The keys that version 0.1 wrote, under today's names: a half-step's operator was called `step` there."""
+    return {re.sub(r"\b(compress|sparsify)\.step\.", r"\1.operator.", key): value for key, value in state.items()}
 
 
 def from_authors(state: StateDict) -> StateDict:
@@ -69,7 +74,7 @@ def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
 
     The checkpoint's pictures and patches are taken to be square.
     """
-    state = from_authors(state) if is_authors(state) else dict(state)
+    state = from_authors(state) if is_authors(state) else current_names(state)
     embed = model.patch_embed
     if state["pos_embed"].shape != model.pos_embed.shape:
         state["pos_embed"] = resample_abs_pos_embed(

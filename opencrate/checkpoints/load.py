@@ -24,7 +24,7 @@ from timm.models import PretrainedCfg, clean_state_dict
 
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
-from .key_maps import StateDict, from_authors, is_authors, is_ours
+from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours
 
 __all__ = ["FILE_SUFFIXES", "Checkpoint", "load", "nearest_architecture", "read", "require_whole"]
 
@@ -226,7 +226,7 @@ def _weights(content: dict[Any, Any]) -> StateDict:
     }
     while (cleaned := clean_state_dict(state)).keys() != state.keys():
         state = cleaned
-    return state
+    return current_names(state)
 
 
 def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
         embed_dim, patch_dim = state["patch_embed.proj.weight"].shape
         patches = state["pos_embed"].shape[1] - 1
         depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
-        inner = state["blocks.0.compress.step.UT"].shape[0]
+        inner = state["blocks.0.compress.operator.UT"].shape[0]
         num_classes = state["head.weight"].shape[0] if "head.weight" in state else 0
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{path} is not a whole CRATE checkpoint: {_sentence(error)}") from error

@@ -15,7 +15,7 @@ from torch import nn
 from ..files import flush
 from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
-from ..operators.sparsification import SPARSIFICATIONS
+from ..operators import compressions, sparsifications
 from .key_maps import to_authors
 from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
 
@@ -65,8 +65,15 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
         raise ValueError(f"{file} is a folder: the authors' layout is a file")
     if file.suffix not in FILE_SUFFIXES:
         raise ValueError(f"{file}: a file in the authors' layout ends in {', '.join(FILE_SUFFIXES)}")
-    ista = {"sparsify": "ista", "sparsify_args": SPARSIFICATIONS.options("ista", None)}
-    for key, value in {"compress": "mssa", **ista, "norm_eps": nn.LayerNorm(1).eps}.items():
+    theirs = {
+        "compress": "mssa",
+        "compress_args": compressions.options("mssa"),
+        "sparsify": "ista",
+        "sparsify_args": sparsifications.options("ista"),
+        "norm": "layernorm",
+        "norm_eps": nn.LayerNorm(1).eps,
+    }
+    for key, value in theirs.items():
         if config[key] != value:
             raise ValueError(f"the authors' layout has no place for {key}={config[key]!r}: their code has {value!r}")
     if config["num_classes"] == 0 or config["global_pool"] == "":
@@ -105,8 +112,8 @@ def _rebuildable(model: CRATE) -> CRATE:
         raise ValueError("what is to be saved is on the device meta and has no values")
     require_whole(Checkpoint(network.state_dict(), "", network.config(), origin=""), "what is to be saved")
     for half in ("compress", "sparsify"):
-        steps = [getattr(layer, half).step for layer in network.blocks]
-        if any((step.name, step.options) != (steps[0].name, steps[0].options) for step in steps):
+        specs = [getattr(layer, half).operator.spec for layer in network.blocks]
+        if any(spec != specs[0] for spec in specs):
             raise ValueError(
                 f"what is to be saved has layers that {half} in different ways, which no configuration tells"
             )

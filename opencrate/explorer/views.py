@@ -75,7 +75,8 @@ def head(model: CRATE, picture: Gallery, reference: Gallery | None, layer: int, 
     """A head's subspace: how it lies to the others, how many directions the picture uses, which patches it groups."""
     here = _layers(model)[layer - 1]
     step = _step(model, picture, layer)
-    V = here.compress.projections(step.Z)[0, number - 1].double()
+    operator: Any = here.compress.operator
+    V = operator.projections(here.compress.norm(step.Z))[0, number - 1].double()
     spectrum = torch.linalg.svdvals(V)
     grouped = coherent_patches(model, picture.images, layer, number, PATCHES)
     return {
@@ -127,9 +128,9 @@ def _crops(model: CRATE, reference: Gallery | None, find: Any, layer: int, numbe
 
 def _curves(model: CRATE, steps: list[Step]) -> dict[str, Tensor]:
     found: dict[str, list[Tensor]] = {name: [] for name in (*DEFINITIONS, "nonzero")}
-    for step, layer in zip(steps, _layers(model), strict=True):
+    for step in steps:
         for name, definition in DEFINITIONS.items():
-            measured = measure(step, layer, definition)
+            measured = measure(step, definition)
             found[name].append(measured["Rc"].double())
         found["nonzero"].append(measured["nonzero"].double())
     return {name: torch.stack(values) for name, values in found.items()}

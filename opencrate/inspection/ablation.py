@@ -3,9 +3,10 @@
     head k of layer l          SSA(LN Z^l | U_k) contributes nothing to Z^{l+1/2}; the other heads are as they were
     coordinate j of layer l    column j of Z^{l+1} is 0 for all tokens: no token uses the atom D_j
 
-A network without them is a copy that has all weights of the original, and other operators. Weights of 0 would not do
-in general: without its column D_j, ISTA's coordinate j is still ReLU(z_j − ηλ), and in `mixture_step` a subspace
-U_k = 0 still has a share of every token. Layers, heads and coordinates are counted from 1, as in the paper.
+A network without them is a copy that shares all weights with the original. How a head is switched off is its
+operator's to say (`mute`); coordinates are set to zero between `code` and `decode`. Weights of 0 would not do in
+general: without its column D_j, ISTA's coordinate j is still ReLU(z_j − ηλ), and in `mixture_step` a subspace U_k = 0
+still has a share of every token. Layers, heads and coordinates are counted from 1, as in the paper.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +21,10 @@ from torch.nn.functional import kl_div
 from ..layers import Layer
 from ..models import CRATE
 from ..objective import nonzero_fraction
-from ..objective.rates import project, require_finite
-from ..operators.compression import lift, ssa
-from ..operators.table import Operator
+from ..objective.rates import require_finite
+from ..operators.base import Sparsification
 from ..shapes import Float
-from .views import bare, looking, require_coordinate, require_head, require_layer
+from .views import bare, looking, require_head, require_layer
 
 __all__ = ["Ablation", "ablate", "ablated", "head_importance"]
 
@@ -70,7 +70,7 @@ def ablated(model: CRATE, heads: Pairs = (), atoms: Pairs = ()) -> CRATE:
     """A copy of the network without some heads, pairs (layer, head), and atoms, pairs (layer, coordinate).
 
     It shares all weights with the network, so it costs no memory, and training the one would train the other. Only what
-    runs the operators runs without them: the copy neither folds nor scripts.
+    runs the operators runs without them: the copy does not fold.
     """
     model = bare(model)
     off_heads, off_atoms = _by_layer(model, "heads", heads), _by_layer(model, "atoms", atoms)
@@ -142,80 +142,73 @@ def _sharing_weights(module: M) -> M:
 
 
 def _switch_off(layer: Layer, heads: Iterable[int] = (), coordinates: Iterable[int] = ()) -> Layer:
-    """Give a layer's steps operators without these; their names say so, for all that goes by the name."""
-    compress, sparsify = layer.compress.step, layer.sparsify.step
-    if off := frozenset(head - 1 for head in heads):
-        operator, name, before = compress.operator, compress.name, cast(Any, compress.operator)
-        if isinstance(before, _WithoutHeads):  # some are off already
-            operator, name, off = before.operator, before.name, before.off | off
-        compress.operator, compress.name = _WithoutHeads(operator, name, off), f"{name} without heads {_listed(off)}"
-    if off := frozenset(coordinate - 1 for coordinate in coordinates):
-        sparsify.operator = _WithoutCoordinates(sparsify.operator, off)
-        sparsify.name = f"{sparsify.name} without coordinates {_listed(off)}"
+    """Switch these off in a layer, in place; the operators' names say so."""
+    compress, sparsify = cast(Any, layer.compress.operator), cast(Any, layer.sparsify.operator)
+    if off := sorted({head - 1 for head in heads}):
+        compress.mute(off)
+        compress.spec = (f"{compress.name} without heads {_listed(off)}", compress.spec[1])
+    if off := sorted({coordinate - 1 for coordinate in coordinates}):
+        layer.sparsify.operator = WithoutCoordinates(sparsify, off)
     return layer
 
 
 def _without_each_head(layer: Layer) -> Iterator[Layer]:
-    for head in range(1, layer.compress.step.num_heads + 1):
+    for head in range(1, cast(Any, layer.compress.operator).num_heads + 1):
         yield _switch_off(_sharing_weights(layer), heads=[head])
 
 
-@dataclass(frozen=True)
-class _WithoutHeads:
-    """A compression to which the heads `off`, counted from 0, contribute nothing.
-
-    Where an output map W takes the heads side by side, their columns of it are 0. Elsewhere U_k = 0: the operators are
-    sums over k, and each term ends with U_kᵀ or is SSA(Z | U_k) itself.
-    """
-
-    operator: Operator
-    name: str
-    off: frozenset[int]
-
-    def __call__(self, Z: Tensor, U: Tensor, **arguments: Any) -> Tensor:
-        off = torch.tensor(sorted(self.off), device=U.device)
-        if "W" in arguments:
-            W = arguments.pop("W").unflatten(1, (len(U), -1)).index_fill(1, off, 0.0).flatten(1)
-            return self.operator(Z, U, W=W, **arguments)
-        muted = U.index_fill(0, off, 0.0)
-        if self.name == "mixture_step":
-            return _mixture_without(Z, U, muted, **arguments)
-        return self.operator(Z, muted, **arguments)
-
-
-def _mixture_without(Z: Tensor, U: Tensor, muted: Tensor, sigma: float, **arguments: Any) -> Tensor:
-    """`mixture_step` that lifts with `muted`: the tokens choose among all heads, also those that are off."""
-    membership = (project(Z, U).square().sum(-1) / (2 * sigma**2)).softmax(-2)
-    return lift(membership.unsqueeze(-1) * ssa(Z, U, **arguments), muted)
-
-
-@dataclass(frozen=True)
-class _WithoutCoordinates:
+class WithoutCoordinates(Sparsification):
     """A sparsification whose code is 0 in the coordinates `off`, counted from 0."""
 
-    operator: Operator
-    off: frozenset[int]
+    def __init__(self, operator: Sparsification, off: list[int]) -> None:
+        super().__init__()
+        if not operator.has("code"):
+            raise ValueError(f"the sparsification {operator.name} has no code whose coordinates could be switched off")
+        self.operator, self.off = operator, off
+        self.replaces, self.token_wise = operator.replaces, operator.token_wise
+        self.spec = (f"{operator.name} without coordinates {_listed(off)}", operator.spec[1])
 
-    def __call__(self, Z: Tensor, D: Tensor, **options: Any) -> Tensor:
-        return self.operator(Z, D, **options).index_fill(-1, torch.tensor(sorted(self.off), device=D.device), 0.0)
+    def code(self, Y: Tensor) -> Tensor | None:
+        code: Any = self.operator.code(Y)
+        result: Tensor = code.index_fill(-1, torch.tensor(self.off, device=code.device), 0.0)
+        return result
+
+    def decode(self, code: Tensor) -> Tensor:
+        return self.operator.decode(code)
+
+    def aim(self, Y: Tensor, code: Tensor) -> Tensor | None:
+        return self.operator.aim(Y, code)
+
+    @property
+    def D(self) -> Tensor:
+        dictionary: Tensor = cast(Any, self.operator).D
+        return dictionary
 
 
 def _by_layer(model: CRATE, name: str, pairs: Pairs) -> dict[int, list[int]]:
     """What is to be switched off in every layer, checked."""
-    require = {"heads": require_head, "atoms": require_coordinate}[name]
     found: dict[int, list[int]] = {}
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(f"{name} must be pairs such as [(1, 2)], the layer and the number in it, got {pair!r}")
         layer, number = pair
         require_layer(model, layer)
-        require(model, number)
+        if name == "heads":
+            require_head(model, number)
+        else:
+            _require_coordinate(model, cast(Layer, model.blocks[layer - 1]), number)
         found.setdefault(layer, []).append(number)
     return found
 
 
-def _listed(off: frozenset[int]) -> str:
-    return ", ".join(str(number + 1) for number in sorted(off))
+def _require_coordinate(model: CRATE, layer: Layer, number: int) -> None:
+    width = model.embed_dim if layer.D is None else layer.D.shape[1]
+    if not isinstance(number, int) or not 1 <= number <= width:
+        raise ValueError(f"coordinate must be a whole number from 1 to {width}, got {number!r}")
+
+
+def _listed(off: list[int]) -> str:
+    return ", ".join(str(number + 1) for number in off)
 
 
 def _require_logits(model: CRATE) -> None:

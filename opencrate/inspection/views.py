@@ -13,7 +13,7 @@ columns of the grid of patches are counted from 0.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -53,8 +53,8 @@ def attention_of(
     """The attention that `token` pays to every patch, in every head of the chosen layers (all, unless told).
 
     The class token's share is left out and the rest is not scaled up: what the maps lack to a sum of 1 is that share.
-    A dead head pays 1/n to every token. Only this row of the maps is computed, from the same projections that the
-    network's own attention compares, so that it does not matter by which kernel the network runs.
+    A dead head pays 1/n to every token. The maps are those that the
+    operator states, so that it does not matter by which kernel the network runs.
     """
     with looking(model, images) as (model, batches):
         h, w = _grid(model, images)
@@ -67,9 +67,9 @@ def attention_of(
         maps = []
         for batch in batches:
             rows = {
-                step.layer: _attention_row(_layer(model, step.layer), step, token)[..., 1:]
+                step.number: _attention_row(step, token)[..., 1:]
                 for step in _steps(model, batch, last=max(chosen))
-                if step.layer in chosen
+                if step.number in chosen
             }
             maps.append(torch.stack([rows[layer] for layer in chosen]))
         return torch.cat(maps, dim=1).unflatten(-1, (h, w))
@@ -119,6 +119,8 @@ def coherent_patches(model: CRATE, images: Tensor, layer: int, head: int, count:
         require_layer(model, layer)
         require_head(model, head)
         norm, U = _layer(model, layer).compress.norm, _layer(model, layer).U
+        if U is None:
+            raise ValueError(f"the compression of layer {layer} has no subspaces")
         V = torch.cat([norm(_step(model, batch, layer).Z[:, 1:]) @ U[head - 1] for batch in batches]).double()
         require_finite(f"the projection of layer {layer}", V)
         _, directions = torch.linalg.eigh(torch.einsum("bnp,bnq->pq", V, V))
@@ -134,9 +136,8 @@ def top_patches(model: CRATE, images: Tensor, layer: int, coordinate: int, count
     """
     with looking(model, images) as (model, batches):
         require_layer(model, layer)
-        require_coordinate(model, coordinate)
-        # A view would keep all of Z^{l+1} in memory.
-        activations = torch.cat([_step(model, batch, layer).Z_next[:, 1:, coordinate - 1].clone() for batch in batches])
+        codes = (_code(_step(model, batch, layer), coordinate) for batch in batches)
+        activations = torch.cat([code[:, 1:, coordinate - 1].clone() for code in codes])  # a view would keep all of it
         require_finite(f"the sparse code of layer {layer}", activations)
         return _best(activations, _grid(model, images), count)
 
@@ -205,8 +206,15 @@ def require_head(model: CRATE, head: int) -> None:
     _require_among("head", head, 1, model.num_heads)
 
 
-def require_coordinate(model: CRATE, coordinate: int) -> None:
-    _require_among("coordinate", coordinate, 1, model.embed_dim)
+def require_coordinate(code: Tensor, coordinate: int) -> None:
+    _require_among("coordinate", coordinate, 1, code.shape[-1])
+
+
+def _code(step: Step, coordinate: int) -> Tensor:
+    """The sparse code of a step, which has this coordinate; the tokens where there is no code."""
+    code = step.Z_next if step.code is None else step.code
+    require_coordinate(code, coordinate)
+    return code
 
 
 def _require_among(name: str, number: int, first: int, last: int) -> None:
@@ -229,23 +237,24 @@ def _steps(model: CRATE, images: Tensor, last: int) -> Iterator[Step]:
     """The trajectory, no further than to layer `last`."""
     for step in trajectory(model, images):
         yield step
-        if step.layer == last:
+        if step.number == last:
             return
 
 
 def _step(model: CRATE, images: Tensor, layer: int) -> Step:
-    return next(step for step in trajectory(model, images) if step.layer == layer)
+    return next(step for step in trajectory(model, images) if step.number == layer)
 
 
-def _attention_row(layer: Layer, step: Step, token: int) -> Tensor:
-    """Row `token` of `layer.compress.attention(step.Z)`, (b, k, n), at least in float32."""
-    compress = layer.compress
-    if not compress.step.has_attention:
-        compress.attention(step.Z)  # says so
-    V = compress.projections(step.Z)
-    V = V.to(_wide(V))
-    require_finite(f"the projection of layer {step.layer}", V)
-    return (compress.step.scale * V @ V[:, :, token, :, None]).squeeze(-1).softmax(-1)
+def _attention_row(step: Step, token: int) -> Tensor:
+    """Row `token` of the compression's own attention maps, (b, k, n), at least in float32."""
+    operator: Any = step.layer.compress.operator
+    Y = step.layer.compress.norm(step.Z)
+    maps = operator.maps(Y.to(_wide(Y)))
+    if maps is None:
+        raise ValueError(f"the compression {operator.name} has no attention maps")
+    row: Tensor = maps[:, :, token]
+    require_finite(f"the attention of layer {step.number}", row)
+    return row
 
 
 def _best(scores: Tensor, grid: tuple[int, int], count: int) -> Patches:

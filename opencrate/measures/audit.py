@@ -9,8 +9,9 @@ the size of the tokens, and adding a move to them makes them longer, so it is th
 
 ISTA starts with Y as its own code, which has entries of both signs, while the LASSO is over codes that have none below
 zero: `lasso_before` is its value at ReLU(Y), the nearest such code, `lasso_signed` at Y with the sign let pass, and
-`lasso_zero` at the code that is 0, which any code worth its price is below. What a sparsification aims at (`aim_…`) is
-the LASSO, and for prox_mm, which was derived otherwise, λ‖·‖₁ − R, from ReLU(Y) to Z^{l+1}.
+`lasso_zero` at the code that is 0, which any code worth its price is below. What a sparsification aims at (`aim_…`) it
+says itself: the LASSO for ISTA, λ‖·‖₁ − R for prox_mm. It is compared with the aim at ReLU(Y) where the code takes the
+tokens' place, and at the zero code where it is added to them. What an operator does not say is not a number here.
 
 What the compression could have done is taken at its input X = LN Z^l: the exact gradient ∇R^c(X), its first-order
 Neumann form and its softmax form, which is the paper's derivation of attention (eq. mssa and before).
@@ -19,17 +20,17 @@ Neumann form and its softmax form, which is the paper's derivation of attention 
 import csv
 import io
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from timm.utils import unwrap_model
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
 from ..errors import require_positive
 from ..layers import Layer
-from ..models import CRATE
 from ..objective import (
     coding_rate,
     l0,
@@ -40,8 +41,8 @@ from ..objective import (
     subspace_coding_rate,
     subspace_coding_rate_gradient,
 )
-from ..operators.compression import neumann_step, softmax_step
-from ..stack import Step, trajectory
+from ..operators.gradient import neumann_step, softmax_step
+from ..stack import Step, is_stack, trajectory
 from .geometry import (
     coherence_between,
     dead_heads,
@@ -85,8 +86,7 @@ OF_A_STEP = (
     "gram",
 )
 """What is measured of a step as a whole."""
-LASSO, EXPANSION = "LASSO", "λ‖Z‖₁ − R"
-AIMS = {"ista": LASSO, "ista_unrolled": LASSO, "prox_mm": EXPANSION, "prox_mm_tight": EXPANSION}
+LASSO = "LASSO"
 CLEARLY, MOSTLY, EFFECT = 0.9, 0.5, 0.01  # shares of samples that improve, and by how much on average
 
 
@@ -96,11 +96,11 @@ class Weights:
 
     layer: int
     aim: str | None  # what the sparsification was derived to lower
-    U_size: float  # mean over heads of c = ‖U_k‖²_F/p, which is 1 for an orthonormal basis
-    orthonormality: float  # mean over heads of ‖U_kᵀU_k/c − I‖_F/√p
-    coherence: float  # mean over pairs of heads of the cosine of their smallest angle
-    coherence_max: float
-    orthogonality: float  # ‖DᵀD − I‖_F/√d
+    U_size: float | None  # mean over heads of c = ‖U_k‖²_F/p, which is 1 for an orthonormal basis
+    orthonormality: float | None  # mean over heads of ‖U_kᵀU_k/c − I‖_F/√p
+    coherence: float | None  # mean over pairs of heads of the cosine of their smallest angle
+    coherence_max: float | None
+    orthogonality: float | None  # ‖DᵀD − I‖_F/√d
     eta_D: float | None  # η‖D‖², which must be below 2 for ISTA to descend; none where there is no η
     lam: float
     dead: tuple[int, ...] = ()  # heads
@@ -178,11 +178,11 @@ class Verdict:
     """Whether each half of a layer does what it was designed for: 2 clearly, 1 a little or for most samples, 0 not.
 
     Clearly: better for 90 % of the pictures, by a per cent on average, and for a LASSO below that of the zero code. A
-    sparsification whose aim nobody knows counts for nothing.
+    layer with a half-step whose operator states no aim is "unknown".
     """
 
     layer: int
-    compresses: int
+    compresses: int | None
     sparsifies: int | None
     evidence: tuple[str, str]
     warnings: tuple[str, ...] = ()
@@ -190,6 +190,8 @@ class Verdict:
     @property
     def word(self) -> str:
         grades = [grade for grade in (self.compresses, self.sparsifies) if grade is not None]
+        if len(grades) < 2:
+            return "unknown"
         return "yes" if min(grades) == 2 else "no" if max(grades) == 0 else "partly"
 
     @property
@@ -198,67 +200,125 @@ class Verdict:
 
 
 def audit(
-    model: CRATE, batches: Tensor | Iterable[Any], eps: float = 0.1, samples: int | None = None, lam: float = 0.1
+    model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1, samples: int | None = None, lam: float = 0.1
 ) -> Audit:
     """Audit every half-step on pictures: a tensor of them, or batches, which stream through the network.
 
     λ is that of the layer's sparsification; `lam` where it has none.
     """
     require_positive("eps", eps)
-    model = unwrap_model(model)
-    if not isinstance(model, CRATE):
-        raise ValueError(f"an audit holds layers to their design, which a CRATE has and {type(model).__name__} has not")
-    layers = cast("list[Layer]", list(model.blocks))
-    weights = tuple(_weights(number, layer, lam) for number, layer in enumerate(layers, start=1))
+    network: Any = unwrap_model(model)
+    if not is_stack(network):
+        raise ValueError(f"an audit needs layers that state their design, which {type(network).__name__} does not have")
+    layers = [_AuditedLayer(layer, lam) for layer in network.layers]
+    weights = tuple(layer.weights(number) for number, layer in enumerate(layers, start=1))
     names: list[str] = []
 
     def values_of(images: Tensor) -> Tensor:
-        found, known = [], dict[str, Tensor]()
-        for step, layer, facts in zip(trajectory(model, images), layers, weights, strict=True):
-            values = _at_sites(step, layer, eps, facts.lam, known) | _of_a_step(step, layer, eps, facts.lam)
+        rows, known = [], dict[str, Tensor]()
+        for step, layer in zip(trajectory(network, images), layers, strict=True):
+            values = layer.at_sites(step, eps, known) | layer.of_a_step(step, eps)
             names[:] = values
-            found.append(torch.stack(list(values.values())))  # (names, b)
-        return torch.stack(found)
+            rows.append(torch.stack(list(values.values())))  # (names, b)
+        return torch.stack(rows)
 
-    values = stream(model, batches, values_of, samples)  # (layers, names, samples)
+    values = stream(network, batches, values_of, samples)  # (layers, names, samples)
     return Audit(eps, weights, {name: values[:, i] for i, name in enumerate(names)})
 
 
-@torch.no_grad()
-def _weights(number: int, layer: Layer, lam: float) -> Weights:
-    U, D, step = layer.U, layer.D, layer.sparsify.step
-    mean, largest = coherence_between(U)
-    return Weights(
-        layer=number,
-        aim=AIMS.get(step.name),
-        U_size=(U.double().square().sum((1, 2)) / U.shape[-1]).mean().item(),
-        orthonormality=orthonormality_gap(U).mean().item(),
-        coherence=mean,
-        coherence_max=largest,
-        orthogonality=orthogonality_gap(D),
-        eta_D=step.options["eta"] * spectral_norm(D) ** 2 if "eta" in step.options else None,
-        lam=float(step.options.get("lam", lam)),
-        dead=tuple(dead_heads(U)),
-    )
+class _AuditedLayer:
+    """A layer's weights and sparsification in float64, in which everything is measured."""
 
+    def __init__(self, layer: Layer, lam: float) -> None:
+        self.sparsifier: Any = deepcopy(layer.sparsify.operator).double()
+        self.options = self.sparsifier.spec[1]
+        self.lam = float(getattr(self.sparsifier, "lam", lam))
+        with torch.no_grad():
+            self.U = None if layer.U is None else layer.U.detach().double()
+            self.D = None if layer.D is None else layer.D.detach().double()
+        self.aim = (self.sparsifier.aim_name or "its aim") if self.sparsifier.has("aim") else None
 
-def _at_sites(step: Step, layer: Layer, eps: float, lam: float, known: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`known` is what the layer before told of its Z_next, which is our Z, without its subspaces."""
-    U, found = layer.U.double(), dict[str, Tensor]()
-    for site in SITES:
-        Z = getattr(step, site).double()
-        if site != "Z" or not known:
-            known |= _of_tokens(Z, eps)
-        Rc, Rc_unit = subspace_coding_rate(Z, U, eps), subspace_coding_rate(normalize(Z, dim=-1), U, eps)
-        values = known | {
-            "Rc": Rc,
-            "dR": known["R"] - Rc,
-            "Rc_unit": Rc_unit,
-            "dR_unit": known["R_unit"] - Rc_unit,
-            "objective": known["R"] - Rc - lam * l0(Z),
+    def weights(self, number: int) -> Weights:
+        U, D = self.U, self.D
+        mean, largest = (None, None) if U is None else coherence_between(U)
+        eta = getattr(self.sparsifier, "eta", None)
+        return Weights(
+            layer=number,
+            aim=self.aim,
+            U_size=None if U is None else (U.square().sum((1, 2)) / U.shape[-1]).mean().item(),
+            orthonormality=None if U is None else orthonormality_gap(U).mean().item(),
+            coherence=mean,
+            coherence_max=largest,
+            orthogonality=None if D is None else orthogonality_gap(D),
+            eta_D=None if eta is None or D is None else eta * spectral_norm(D) ** 2,
+            lam=self.lam,
+            dead=() if U is None else tuple(dead_heads(U)),
+        )
+
+    def at_sites(self, step: Step, eps: float, known: dict[str, Tensor]) -> dict[str, Tensor]:
+        """`known` is what the layer before said of its Z_next, which is our Z, without its subspaces."""
+        result = dict[str, Tensor]()
+        for site in SITES:
+            Z = getattr(step, site).double()
+            if site != "Z" or not known:
+                known |= _of_tokens(Z, eps)
+            if self.U is None:
+                Rc = Rc_unit = torch.full_like(known["R"], torch.nan)
+            else:
+                Rc = subspace_coding_rate(Z, self.U, eps)
+                Rc_unit = subspace_coding_rate(normalize(Z, dim=-1), self.U, eps)
+            values = known | {
+                "Rc": Rc,
+                "dR": known["R"] - Rc,
+                "Rc_unit": Rc_unit,
+                "dR_unit": known["R_unit"] - Rc_unit,
+                "objective": known["R"] - Rc - self.lam * l0(Z),
+            }
+            result |= {f"{name}@{site}": values[name] for name in AT_SITES}
+        return result
+
+    def of_a_step(self, step: Step, eps: float) -> dict[str, Tensor]:
+        nothing = torch.full((len(step.Z),), torch.nan, dtype=torch.float64, device=step.Z.device)
+        values = dict.fromkeys(OF_A_STEP, nothing) | self._of_the_sparsification(step)
+        return values if self.U is None else values | self._of_the_compression(step, self.U, eps)
+
+    def _of_the_sparsification(self, step: Step) -> dict[str, Tensor]:
+        if step.code is None:
+            return {}
+        Y, code = step.layer.sparsify.norm(step.Z_half).double(), step.code.double()
+        start = Y.relu() if self.sparsifier.replaces else torch.zeros_like(code)
+        result = {"lasso_zero": 0.5 * Y.square().sum((-2, -1))}
+        if self.aim is not None:
+            floor = 0.0 if self.aim == LASSO else -torch.inf
+            values = [self.sparsifier.aim(Y, tokens.clamp_min(floor)) for tokens in (start, code)]
+            result |= {"aim_before": values[0], "aim_after": values[1]}
+        if self.D is not None and self.D.shape[1] == code.shape[-1]:
+            fits = [lasso(tokens.clamp_min(0), Y, self.D, self.lam) for tokens in (start, code)]
+            result |= {"lasso_before": fits[0], "lasso_after": fits[1]}
+            if self.D.shape[0] == self.D.shape[1]:
+                signed_fit = 0.5 * (Y - Y @ self.D.mT).square().sum((-2, -1))
+                result["lasso_signed"] = self.lam * l1(Y) + signed_fit
+        return result
+
+    @staticmethod
+    def _of_the_compression(step: Step, U: Tensor, eps: float) -> dict[str, Tensor]:
+        X = step.layer.compress.norm(step.Z).double()
+        exact = subspace_coding_rate_gradient(X, U, eps)
+        forms = {
+            "neumann": X - neumann_step(X, U, kappa=1.0, eps=eps),
+            "softmax": X - softmax_step(X, U, kappa=1.0, eps=eps, scale=U.shape[-1] ** -0.5),
         }
-        found |= {f"{name}@{site}": values[name] for name in AT_SITES}
-    return found
+        moved = (step.Z_half - step.Z).double()
+        result = {
+            "gradient_cosine": _cosine(moved, -exact),
+            "unit_cosine": _cosine(moved, -_unit_gradient(step.Z.double(), U, eps)),
+        }
+        size = exact.flatten(1).norm(dim=1).clamp_min(1e-30)
+        for name, form in forms.items():
+            result[f"{name}_residual"] = (form - exact).flatten(1).norm(dim=1) / size
+            result[f"{name}_cosine"] = _cosine(form, exact)
+        singular = torch.linalg.matrix_norm(project(X, U), ord=2)  # (b, k)
+        return result | {"gram": rate_scale(X.shape[-2], U.shape[-1], eps) * singular.square().amax(-1)}
 
 
 def _of_tokens(Z: Tensor, eps: float) -> dict[str, Tensor]:
@@ -270,39 +330,6 @@ def _of_tokens(Z: Tensor, eps: float) -> dict[str, Tensor]:
         "l1": l1(Z) / entries,
         "rank": effective_rank(Z),
     }
-
-
-def _of_a_step(step: Step, layer: Layer, eps: float, lam: float) -> dict[str, Tensor]:
-    U, D = layer.U.double(), layer.D.double()
-    Y = layer.sparsify.norm(step.Z_half).double()
-    X = layer.compress.norm(step.Z).double()
-    exact = subspace_coding_rate_gradient(X, U, eps)
-    forms = {
-        "neumann": X - neumann_step(X, U, kappa=1.0, eps=eps),
-        "softmax": X - softmax_step(X, U, kappa=1.0, eps=eps, scale=layer.compress.step.scale),
-    }
-    gamma = rate_scale(X.shape[-2], U.shape[-1], eps)
-    moved, start, Z_next = (step.Z_half - step.Z).double(), Y.relu(), step.Z_next.double()
-    fits = [lasso(code.clamp_min(0), Y, D, lam) for code in (start, Z_next)]
-    by_prox = AIMS.get(layer.sparsify.step.name) == EXPANSION
-    own = layer.sparsify.step.options.get("eps", eps)
-    aims = [lam * l1(code) - coding_rate(code, own) for code in (start, Z_next)] if by_prox else fits
-    found = {
-        "aim_before": aims[0],
-        "aim_after": aims[1],
-        "lasso_signed": lam * l1(Y) + 0.5 * (Y - Y @ D.mT).square().sum((-2, -1)),
-        "lasso_zero": 0.5 * Y.square().sum((-2, -1)),
-        "lasso_before": fits[0],
-        "lasso_after": fits[1],
-        "gradient_cosine": _cosine(moved, -exact),
-        "unit_cosine": _cosine(moved, -_unit_gradient(step.Z.double(), U, eps)),
-    }
-    size = exact.flatten(1).norm(dim=1).clamp_min(1e-30)
-    for name, form in forms.items():
-        found[f"{name}_residual"] = (form - exact).flatten(1).norm(dim=1) / size
-        found[f"{name}_cosine"] = _cosine(form, exact)
-    singular = torch.linalg.matrix_norm(project(X, U), ord=2)  # (b, k)
-    return found | {"gram": gamma * singular.square().amax(-1)}
 
 
 def _unit_gradient(Z: Tensor, U: Tensor, eps: float) -> Tensor:
@@ -324,18 +351,23 @@ def _verdict(found: Audit, layer: int) -> Verdict:
     moved, aimed = (found.changes(half)[layer].mean().item() for half in HALVES)
     raw = _relative(found.at("Rc", "Z"), found.at("Rc", "Z_half"))[layer].mean().item()
     left = found.at("nonzero", "Z_next")[layer].mean().item()
-    compresses, sparsifies, price = _grade(rate, moved), None, ""
-    if weights.aim is not None:
-        sparsifies = _grade(fit, aimed)
-    if weights.aim == LASSO:
+    compresses = None if weights.U_size is None else _grade(rate, moved)
+    sparsifies = None if weights.aim is None else _grade(fit, aimed)
+    price = ""
+    if weights.aim == LASSO and sparsifies is not None:
         of_zero = (
             (found.values["lasso_after"][layer] / found.values["lasso_zero"][layer].clamp_min(1e-30)).mean().item()
         )
         price = f", {of_zero:.0%} of the zero code's"
-        sparsifies = min(cast(int, sparsifies), 2 if of_zero < 1 else 1)
-    aim = "its aim is not known" if weights.aim is None else f"{weights.aim} {signed(aimed)}, lower in {fit:.0%}{price}"
+        sparsifies = min(sparsifies, 2 if of_zero < 1 else 1)
+    aim = (
+        "the operator states no aim"
+        if weights.aim is None
+        else f"{weights.aim} {signed(aimed)}, lower in {fit:.0%}{price}"
+    )
+    lowered = f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {rate:.0%} of the pictures"
     evidence = (
-        f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {rate:.0%} of the pictures",
+        "the operator has no subspaces" if compresses is None else lowered,
         f"{aim}; {left:.0%} of the entries left",
     )
     warnings = []

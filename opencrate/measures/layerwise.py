@@ -8,7 +8,8 @@ class token and with which scaling; every table carries its name. Three are buil
     official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
     unit       `paper`'s tokens, every projection U_kᵀ z at unit norm: what a layer gains by shrinking does not count
 
-The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them.
+The non-zero fraction is that of the sparse code in all of them; for ISTA, whose code is the tokens, ‖Z^{l+1}‖₀/(d·N).
+R^c of a compression without subspaces is not a number.
 """
 
 import csv
@@ -17,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from timm.utils import unwrap_model
@@ -25,11 +26,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ..errors import require_positive, suggestion
-from ..layers import Layer
-from ..models import CRATE
 from ..objective import nonzero_fraction
 from ..objective.rates import coding_rate, project
-from ..stack import Step, require_crate, trajectory
+from ..stack import Step, require_stack, trajectory
 
 __all__ = [
     "DEFINITIONS",
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 MEASURES = ("Rc", "nonzero")
-TOGETHER = 2**28  # bytes of projected tokens whose rates are taken together on a GPU
+GPU_BYTES = 2**28  # of projected tokens whose rates are computed together on a GPU
 RESAMPLES = 1000  # of the samples, for an interval
 LEVEL = 0.95
 
@@ -90,35 +89,43 @@ def definition_named(definition: str | Definition) -> Definition:
     return DEFINITIONS[definition]
 
 
-def measure(step: Step, layer: Layer, definition: Definition) -> dict[str, Tensor]:
+def measure(step: Step, definition: Definition) -> dict[str, Tensor]:
     """R^c and the non-zero fraction of every sample in a step of a trajectory, each (b,)."""
-    V, code = _projected(step, layer, definition), _code(step, definition)
-    return {"Rc": _rate(V, layer, definition), "nonzero": nonzero_fraction(code)}
+    V = _projected(step, definition)
+    return {"Rc": _rate([V], [step], definition)[0], "nonzero": nonzero_fraction(_code(step, definition))}
 
 
-def _projected(step: Step, layer: Layer, definition: Definition) -> Tensor:
+def _projected(step: Step, definition: Definition) -> Tensor | None:
     """Z U_k of the tokens that the definition names, (b, k, n, p)."""
+    U = step.layer.U
+    if U is None:
+        return None
     tokens: Tensor = getattr(step, definition.site)
     if definition.norm:
-        tokens = layer.compress.norm(tokens)
+        tokens = step.layer.compress.norm(tokens)
     if not definition.class_token:
         tokens = tokens[:, 1:]
     # Float32 is enough for tokens of one size.
     exact = torch.promote_types(tokens.dtype, torch.float32) if definition.unit else torch.float64
-    V = project(tokens.to(exact), layer.U.to(exact))
+    V = project(tokens.to(exact), U.to(exact))
     return normalize(V, dim=-1) if definition.unit else V
 
 
 def _code(step: Step, definition: Definition) -> Tensor:
-    """The tokens Z^{l+1} that the definition counts, (b, n, d)."""
-    return step.Z_next if definition.class_token else step.Z_next[:, 1:]
+    """The code of the tokens that the definition counts, (b, n, m); the tokens themselves where there is none."""
+    code = step.Z_next if step.code is None else step.code
+    return code if definition.class_token else code[:, 1:]
 
 
-def _rate(V: Tensor, layer: Layer, definition: Definition) -> Tensor:
-    """R^c of projected tokens (…, k, n, p), of one layer or of several together."""
-    d, p = layer.U.shape[1:]
+def _rate(projected: list[Tensor | None], steps: list[Step], definition: Definition) -> Tensor:
+    """R^c of layers that are measured together, (layers, b)."""
+    known = [V for V in projected if V is not None]
+    if len(known) < len(projected):
+        return torch.full((len(projected), len(steps[0].Z)), torch.nan, dtype=torch.float64, device=steps[0].Z.device)
+    d, p = steps[0].Z.shape[-1], known[0].shape[-1]
     # coding_rate scales with the dimension of what it is given, p; scaling by d is the same with ε·√(p/d).
-    return coding_rate(V, definition.eps * (math.sqrt(p / d) if definition.scaling == "d" else 1.0)).sum(-1)
+    eps = definition.eps * (math.sqrt(p / d) if definition.scaling == "d" else 1.0)
+    return coding_rate(torch.stack(known), eps).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class LayerTable:
 
 
 def layerwise(
-    model: CRATE,
+    model: nn.Module,
     batches: Tensor | Iterable[Any],
     definition: str | Definition = "paper",
     samples: int | None = None,
@@ -175,7 +182,7 @@ def layerwise(
 
 
 def layerwise_by(
-    model: CRATE,
+    model: nn.Module,
     batches: Tensor | Iterable[Any],
     definitions: Sequence[str | Definition],
     samples: int | None = None,
@@ -184,10 +191,9 @@ def layerwise_by(
     """`layerwise` by each of several definitions, in one pass of the pictures through the network."""
     chosen = [definition_named(definition) for definition in definitions]
     model = unwrap_model(model)
-    require_crate("layerwise", model)
-    layers = cast("list[Layer]", list(model.blocks))
-    values = stream(model, batches, lambda images: _values(model, layers, images, chosen), samples)
-    return [_table(definition, found, resamples) for definition, found in zip(chosen, values, strict=True)]
+    require_stack("layerwise", model)
+    values = stream(model, batches, lambda images: _values(model, images, chosen), samples)
+    return [_table(definition, rows, resamples) for definition, rows in zip(chosen, values, strict=True)]
 
 
 def _table(definition: Definition, values: Tensor, resamples: int) -> LayerTable:
@@ -268,37 +274,43 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
     return low.view(values.shape[:-1]), high.view(values.shape[:-1])
 
 
-def _values(model: CRATE, layers: list[Layer], images: Tensor, definitions: list[Definition]) -> Tensor:
+def _values(model: Any, images: Tensor, definitions: list[Definition]) -> Tensor:
     """By every definition, every layer's every measure of every sample.
 
     Several layers are measured together: on a GPU, one small batch of matrices costs as much time as twelve, and every
     look at values makes the host wait.
     """
-    found = [_Found(definition) for definition in definitions]
-    limit = TOGETHER if images.is_cuda else 0
-    for step, layer in zip(trajectory(model, images), layers, strict=True):
-        for one in found:
-            one.projected.append(_projected(step, layer, one.definition))
-            one.codes.append(_code(step, one.definition))
-        if step.layer == len(layers) or sum(V.nbytes for one in found for V in one.projected) > limit:
-            for one in found:
-                one.measure(layer)
-    return torch.stack([one.values() for one in found])
+    columns = [_Column(definition) for definition in definitions]
+    limit, depth = GPU_BYTES if images.is_cuda else 0, len(model.layers)
+    for step in trajectory(model, images):
+        for column in columns:
+            column.add(step)
+        if step.number == depth or sum(column.bytes for column in columns) > limit:
+            for column in columns:
+                column.measure()
+    return torch.stack([column.values() for column in columns])
 
 
-class _Found:
-    """What is found by one definition, and the layers that wait to be measured together."""
+class _Column:
+    """What is measured by one definition, and the layers that wait to be measured together."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.projected, self.codes = list[Tensor](), list[Tensor]()
+        self.waiting: list[tuple[Step, Tensor | None]] = []
         self.rates, self.fractions = list[Tensor](), list[Tensor]()
 
-    def measure(self, layer: Layer) -> None:
-        self.rates.append(_rate(torch.stack(self.projected), layer, self.definition))  # (layers, b)
-        self.fractions.append(nonzero_fraction(torch.stack(self.codes)))
-        self.projected.clear()
-        self.codes.clear()
+    @property
+    def bytes(self) -> int:
+        return sum(0 if V is None else V.nbytes for _, V in self.waiting)
+
+    def add(self, step: Step) -> None:
+        self.waiting.append((step, _projected(step, self.definition)))
+
+    def measure(self) -> None:
+        steps, projected = [step for step, _ in self.waiting], [V for _, V in self.waiting]
+        self.rates.append(_rate(projected, steps, self.definition))
+        self.fractions.append(nonzero_fraction(torch.stack([_code(step, self.definition) for step in steps])))
+        self.waiting.clear()
 
     def values(self) -> Tensor:
         """(layers, measures, b)."""

@@ -16,10 +16,10 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from ..errors import require_positive
-from ..layers import Compress, Layer, Sparsify
-from ..operators.compression import Compression
-from ..operators.sparsification import Sparsification
-from ..operators.table import Options
+from ..layers import Layer
+from ..operators.attention import require_attention
+from ..operators.registry import Options
+from ..stack import build_layers
 from ..stems.patches import PatchEmbed, with_class_token
 
 __all__ = ["CRATE"]
@@ -36,13 +36,13 @@ class CRATE(nn.Module):
         num_classes: 0 leaves out the classifier.
         global_pool: "token" (the class token), "avg" (the mean of all tokens) or "" (all tokens).
         embed_dim, depth, num_heads, head_dim: d, L, K and p; p = d/K unless given.
-        compress, sparsify: operators by name, from `operators.COMPRESSIONS` and `operators.SPARSIFICATIONS`.
+        compress, sparsify: operators by name, from `operators.compressions` and `operators.sparsifications`.
         compress_args, sparsify_args: their options, for example `sparsify_args={"eta": 0.1, "lam": 0.1}`.
         drop_rate, pos_drop_rate, proj_drop_rate, attn_drop_rate: dropout before the classifier, on Z¹, on the
             compression's move and on its attention maps.
         drop_path_rate: the rate at which the last layer's move is skipped; it rises to that from the first.
-        norm_eps: LayerNorm's guard.
-        attention: how attention is computed, one of `operators.compression.ATTENTIONS`; no part of what the network is.
+        norm, norm_eps: what stands before every half-step, one of `layers.NORMS`, and its guard.
+        attention: how attention is computed, one of `operators.attention.ATTENTIONS`; not part of what the network is.
     """
 
     pretrained_cfg: dict[str, Any] | None = None  # timm's record of the network, which timm sets
@@ -69,6 +69,7 @@ class CRATE(nn.Module):
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
+        norm: str = "layernorm",
         norm_eps: float = 1e-5,
         attention: str = "auto",
         device: torch.device | str | None = None,
@@ -94,7 +95,8 @@ class CRATE(nn.Module):
         _require_counts(head_dim=head_dim)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
-        self.num_heads, self.head_dim, self.norm_eps = num_heads, head_dim, norm_eps
+        self.num_heads, self.head_dim = num_heads, head_dim
+        self.norm_name, self.norm_eps = norm, norm_eps
         self.num_prefix_tokens = 1
         self.grad_checkpointing = False
 
@@ -112,36 +114,32 @@ class CRATE(nn.Module):
         self.pos_embed = nn.Parameter(torch.empty(1, grid[0] * grid[1] + 1, embed_dim, **dd))
         self.pos_drop = nn.Dropout(pos_drop_rate)
 
-        def norm() -> nn.LayerNorm:
-            return nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
-
-        rates = cast("list[float]", calculate_drop_path_rates(drop_path_rate, depth))
-        self.blocks = nn.Sequential(
-            *[
-                Layer(
-                    Compress(
-                        norm(),
-                        Compression(
-                            compress, embed_dim, num_heads, head_dim, compress_args, attn_drop_rate, attention, **dd
-                        ),
-                        proj_drop_rate,
-                        drop_path,
-                    ),
-                    Sparsify(norm(), Sparsification(sparsify, embed_dim, sparsify_args, **dd)),
-                )
-                for drop_path in rates
-            ]
+        self.blocks = build_layers(
+            embed_dim,
+            depth,
+            num_heads,
+            head_dim,
+            compress,
+            sparsify,
+            compress_args,
+            sparsify_args,
+            norm,
+            norm_eps,
+            attn_drop_rate,
+            proj_drop_rate,
+            cast("list[float]", calculate_drop_path_rates(drop_path_rate, depth)),
+            **dd,
         )
+        self.set_attention(attention)
         reduction = self.patch_embed.patch_size[0]
         self.feature_info = [
             {"module": f"blocks.{layer}", "num_chs": embed_dim, "reduction": reduction} for layer in range(depth)
         ]
-        self.norm: nn.Module = norm()
+        self.norm: nn.Module = nn.LayerNorm(embed_dim, eps=norm_eps, **dd)
         self.head_drop = nn.Dropout(drop_rate)
         self.head = nn.Linear(embed_dim, num_classes, **dd) if num_classes > 0 else nn.Identity()
         self.init_weights(needs_reset=False)
 
-    @torch.jit.ignore
     def init_weights(self, needs_reset: bool = True) -> None:
         """Draw the weights as the paper's code does; `needs_reset` includes those that the layers drew themselves."""
         nn.init.normal_(self.pos_embed)
@@ -150,6 +148,19 @@ class CRATE(nn.Module):
             for module in self.modules():
                 if callable(reset := getattr(module, "reset_parameters", None)):
                     reset()
+
+    @property
+    def layers(self) -> nn.Sequential:
+        """The stack, which timm calls `blocks`."""
+        return self.blocks
+
+    def set_attention(self, attention: str) -> None:
+        """Choose how attention is computed, where there is a choice: one of `operators.attention.ATTENTIONS`."""
+        require_attention(attention)
+        for layer in self.blocks:
+            operator: Any = cast(Layer, layer).compress.operator
+            if hasattr(operator, "attention"):
+                operator.attention = attention
 
     def embed(self, images: Tensor) -> Tensor:
         """Images (b, c, H, W) → tokens Z¹ (b, n, d); the class token is the first."""
@@ -168,7 +179,7 @@ class CRATE(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → the last layer's sparse tokens Z^{L+1} (b, n, d)."""
         Z = self.embed(images)
-        if self.grad_checkpointing and not torch.jit.is_scripting():
+        if self.grad_checkpointing:
             return checkpoint_seq(self.blocks, Z)
         return self.blocks(Z)
 
@@ -185,25 +196,8 @@ class CRATE(nn.Module):
         return pooled if pre_logits else self.head(pooled)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.training and not torch.jit.is_scripting() and self._sees_first_token_only():
-            return self._forward_first(images)
         return self.forward_head(self.forward_features(images))
 
-    @torch.jit.unused
-    def _sees_first_token_only(self) -> bool:
-        return self.global_pool == "token" and cast(Layer, self.blocks[-1]).has_queries
-
-    @torch.jit.unused
-    def _forward_first(self, images: Tensor) -> Tensor:
-        """`forward` without the work that the loss does not see: the last layer's on all tokens but the class token."""
-        Z, last = self.embed(images), self.blocks[-1]
-        if self.grad_checkpointing:
-            return self.forward_head(checkpoint(last, checkpoint_seq(self.blocks[:-1], Z), 1))
-        for block in self.blocks[:-1]:
-            Z = block(Z)
-        return self.forward_head(last(Z, 1))
-
-    @torch.jit.ignore
     def forward_intermediates(
         self,
         images: Tensor,
@@ -246,7 +240,6 @@ class CRATE(nn.Module):
         intermediates = list(zip(features, prefixes, strict=True)) if return_prefix_tokens else features
         return intermediates if intermediates_only else (Z, intermediates)
 
-    @torch.jit.ignore
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
@@ -259,11 +252,9 @@ class CRATE(nn.Module):
             self.reset_classifier(0, "")
         return take
 
-    @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
         return self.head
 
-    @torch.jit.ignore
     def reset_classifier(self, num_classes: int, global_pool: Pool | None = None) -> None:
         """A fresh classifier for other classes; 0 removes it."""
         if global_pool is not None:
@@ -279,7 +270,6 @@ class CRATE(nn.Module):
     def in_chans(self) -> int:
         return self.patch_embed.in_chans
 
-    @torch.jit.ignore
     def set_input_size(self, img_size: ImageSize | None = None, patch_size: ImageSize | None = None) -> None:
         """Take pictures or patches of another size; the positions are interpolated to the new grid."""
         old_grid = self.patch_embed.grid_size
@@ -299,15 +289,12 @@ class CRATE(nn.Module):
 
             update_model_input_size(self, self.patch_embed.img_size, patch_size=self.patch_embed.patch_size)
 
-    @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         self.grad_checkpointing = enable
 
-    @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         return {"pos_embed", "cls_token"}
 
-    @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """timm's parameter groups by depth, for layer-wise learning rates."""
         return {
@@ -315,18 +302,19 @@ class CRATE(nn.Module):
             "blocks": [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
         }
 
-    @torch.jit.ignore
     def fold(self) -> nn.Module:
         """A copy for inference, all plain linear layers: the same outputs to rounding, for less work."""
         from ..speed.fold import fold
 
         return fold(self)
 
-    @torch.jit.ignore
     def config(self) -> dict[str, Any]:
         """The constructor's arguments that make this network, as it is now; plain values, for a JSON file."""
         first = cast(Layer, self.blocks[0])
-        compress, sparsify = first.compress.step, first.sparsify.step
+        (compress, compress_args), (sparsify, sparsify_args) = (
+            first.compress.operator.spec,
+            first.sparsify.operator.spec,
+        )
         return {
             "img_size": list(self.patch_embed.img_size),
             "patch_size": list(self.patch_embed.patch_size),
@@ -337,12 +325,13 @@ class CRATE(nn.Module):
             "depth": len(self.blocks),
             "num_heads": self.num_heads,
             "head_dim": self.head_dim,
-            "compress": compress.name,
-            "sparsify": sparsify.name,
-            "compress_args": dict(compress.options),
-            "sparsify_args": dict(sparsify.options),
+            "compress": compress,
+            "sparsify": sparsify,
+            "compress_args": dict(compress_args),
+            "sparsify_args": dict(sparsify_args),
             "dynamic_img_size": self.patch_embed.dynamic_img_size,
             **self.drop_rates,
+            "norm": self.norm_name,
             "norm_eps": self.norm_eps,
         }
 

@@ -1,37 +1,24 @@
-"""One optimisation step each: compression against the subspaces U_[K], sparsification in the dictionary D."""
+"""One optimisation step each: compression against the subspaces U_[K], sparsification in the dictionary D.
 
-from . import compression, sparsification
-from .compression import (
-    COMPRESSIONS,
-    Compression,
-    attention_maps,
-    gradient_step,
-    lift,
-    mixture_step,
-    mssa,
-    mssa_tied,
-    neumann_step,
-    softmax_step,
-    ssa,
-)
-from .sparsification import (
-    SPARSIFICATIONS,
-    Sparsification,
-    ista,
-    ista_unrolled,
-    prox_mm,
-    prox_mm_tight,
-    proximal_step,
-    solve_lasso,
-)
+The pure functions are the definitions; the classes hold weights and call them.
+"""
+
+from .attention import attention_maps, lift, ssa
+from .base import Compression, Sparsification, SubspaceCompression, compressions, sparsifications
+from .gradient import gradient_step, neumann_step, softmax_step
+from .ista import ista, ista_unrolled, solve_lasso
+from .mixture import mixture_step
+from .mssa import mssa, mssa_tied
+from .none import NoSparsification
+from .prox_mm import prox_mm, prox_mm_tight, proximal_step
 
 __all__ = [
-    "COMPRESSIONS",
-    "SPARSIFICATIONS",
     "Compression",
+    "NoSparsification",
     "Sparsification",
+    "SubspaceCompression",
     "attention_maps",
-    "compression",
+    "compressions",
     "gradient_step",
     "ista",
     "ista_unrolled",
@@ -45,6 +32,6 @@ __all__ = [
     "proximal_step",
     "softmax_step",
     "solve_lasso",
-    "sparsification",
+    "sparsifications",
     "ssa",
 ]

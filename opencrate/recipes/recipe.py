@@ -11,7 +11,7 @@ from ..data import Augmentation, Dataset
 from ..data.settings import Settings
 from ..errors import suggestion
 from ..measures import DEFINITIONS
-from ..operators.compression import Attention
+from ..operators.attention import Attention
 
 __all__ = ["Expected", "Model", "Objective", "Optim", "Recipe", "Schedule"]
 
@@ -44,14 +44,14 @@ class Model(Settings):
         depth: number of layers, L.
         num_heads: number of heads, K.
         patch_size: pixels of a side of a patch.
-        compress: compression by name (`opencrate.operators.COMPRESSIONS`).
+        compress: compression by name (`opencrate.operators.compressions`).
         compress_args: its options, for example kappa 0.2 of softmax_step.
-        sparsify: sparsification by name (`opencrate.operators.SPARSIFICATIONS`).
+        sparsify: sparsification by name (`opencrate.operators.sparsifications`).
         sparsify_args: its options, for example eta 0.1 lam 0.1.
         global_pool: what the classifier sees, token or avg.
         drop_path_rate: stochastic depth.
         proj_drop_rate: dropout on what a compression adds.
-        attention: how attention is computed (`opencrate.operators.compression.ATTENTIONS`).
+        attention: how attention is computed (`opencrate.operators.attention.ATTENTIONS`).
     """
 
     name: str = ""

@@ -151,8 +151,8 @@ def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
                 raise ValueError(f"--{name} is for a CRATE, and {study.source} is another network")
         return {"tokens": parts.baseline}
     chosen = {name: part for name, part in PARTS.items() if not settings.only or name in settings.only}
-    compression = study.model.blocks[0].compress.step
-    if not compression.has_attention:
+    compression = study.model.blocks[0].compress.operator
+    if not compression.has("maps"):
         if "attention" in settings.only:
             raise ValueError(f"the compression {compression.name} has no attention to draw")
         chosen.pop("attention", None)

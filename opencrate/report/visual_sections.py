@@ -26,7 +26,7 @@ def tokens(study: Study, folder: Folder, settings: Any) -> Section:
     with torch.inference_mode():
         for step in trajectory(study.model, study.gallery.images[looked]):
             colours.append(pca_colours(step.Z_next.float()).cpu())
-            every[f"after layer {step.layer}"] = step.Z_next.float().cpu()
+            every[f"after layer {step.number}"] = step.Z_next.float().cpu()
     few = some(list(every), 6)
     items = []
     for i in range(len(study.chosen) or 1):
@@ -102,7 +102,7 @@ def _telling(study: Study, layer: int, count: int) -> list[int]:
     """Entries, counted from 1, that vary most over the patches: one that is always on tells nothing."""
     with torch.inference_mode():
         steps = trajectory(study.model, study.gallery.images[study.looked_at])
-        Z = next(step.Z_next for step in steps if step.layer == layer)
+        Z = next(step.Z_next for step in steps if step.number == layer)
     return [int(entry) + 1 for entry in Z[:, 1:].float().flatten(0, 1).std(0).topk(min(count, Z.shape[-1])).indices]
 
 

@@ -1,1 +1,6 @@
 """Speed put on from outside: fast forms of a network, each tested equal to the definition."""
+
+from .fold import FoldedCRATE, fold
+from .training import training_forms
+
+__all__ = ["FoldedCRATE", "fold", "training_forms"]

@@ -7,7 +7,7 @@ With LN z = scale ⊙ N(z) + shift, where N(z) is z centred and divided by its s
     Z^{l+1}   = ReLU(N(Z^{l+1/2}) diag(scale) A + shift A − ηλ)      `A`, for ista I + η(D − DᵀD)
 
 Likewise the LayerNorm of patches goes into their projection, the last one into the classifier, and the class token and
-its position are one constant. The constant terms are in the products too (absorption.py). Weights are folded
+its position are one constant. The constant terms are in the products too (norm_folding.py). Weights are folded
 in float64 and rounded once.
 
 Where only the class token is classified, the last layer compresses and sparsifies no other.
@@ -23,9 +23,11 @@ from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..layers import Layer
-from ..objective.rates import curvature_bound, curvature_interval, rate_scale
-from ..operators.compression import Compression, attend
-from ..operators.sparsification import Sparsification, ista_matrix
+from ..objective.rates import rate_scale
+from ..operators.attention import attend
+from ..operators.ista import ISTA, ista_matrix
+from ..operators.mssa import MSSA, TiedMSSA
+from ..operators.prox_mm import ProxMM
 from ..stems.patches import PatchEmbed, cut, with_class_token, with_empty_first
 from .norm_folding import OFFSET, absorb, with_constant
 
@@ -123,17 +125,18 @@ class FoldedLayer(nn.Module):
 
     def __init__(self, layer: Layer, n: int | None) -> None:
         super().__init__()
-        compress, sparsify = layer.compress.step, layer.sparsify.step
+        compress, sparsify = cast(Any, layer.compress.operator), layer.sparsify.operator
+        W = _output_map(compress, n)
         self.num_heads, self.head_dim, self.scale = compress.num_heads, compress.head_dim, compress.scale
-        self.attention = compress.attention
+        self.attention, self.causal = compress.attention, compress.causal
         self.U = _behind(layer.compress.norm, _exact(compress.UT))
-        self.W = _output_map(compress, n)
+        self.W = W
         A, threshold = _one_product(sparsify, n)
         self.A = _behind(layer.sparsify.norm, A.mT, -threshold)
 
     def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
         V = self.U(Z).unflatten(-1, [self.num_heads, self.head_dim])  # (b, n, k, p)
-        heads = attend(V, self.scale, attention=self.attention, queries=queries).flatten(-2)
+        heads = attend(V, self.scale, attention=self.attention, queries=queries, causal=self.causal).flatten(-2)
         Z = Z[:, :queries]
         Z_half = Z + heads if self.W is None else self.W(heads).add_(Z)
         return self.A(Z_half).relu_()
@@ -185,24 +188,31 @@ def _folded_head(norm: nn.Module, head: nn.Module) -> nn.Module:
     return nn.Sequential(OrderedDict(norm=deepcopy(norm), linear=deepcopy(head)))
 
 
-def _output_map(step: Compression, n: int | None) -> nn.Linear | None:
-    if step.name == "mssa":
-        return deepcopy(step.W)
-    if step.name == "mssa_tied":
-        return _linear(rate_scale(_known(n, step.name), step.head_dim, step.options["eps"]) * _exact(step.UT).mT)
-    raise ValueError(f"the compression {step.name} does not fold: only mssa and mssa_tied do")
+def _output_map(operator: nn.Module, n: int | None) -> nn.Linear | None:
+    """W of an attention [SSA_1, …, SSA_K] Wᵀ."""
+    if getattr(operator, "muted", None) is not None:
+        raise ValueError("a network with heads switched off does not fold")
+    if isinstance(operator, MSSA):
+        return deepcopy(operator.W)
+    if isinstance(operator, TiedMSSA):
+        gamma = rate_scale(_known(n, operator.name), operator.head_dim, operator.eps)
+        return _linear(gamma * _exact(operator.UT).mT)
+    raise ValueError(f"the compression {_name(operator)} does not fold; mssa and mssa_tied do")
 
 
-def _one_product(step: Sparsification, n: int | None) -> tuple[Tensor, float]:
+def _one_product(operator: nn.Module, n: int | None) -> tuple[Tensor, float]:
     """The matrix A and the threshold t of a sparsification that is ReLU(Z A − t)."""
-    D, options = _exact(step.D), step.options
-    if step.name == "ista":
-        return ista_matrix(D, options["eta"]), options["eta"] * options["lam"]
-    if step.name in ("prox_mm", "prox_mm_tight"):
-        alpha = rate_scale(_known(n, step.name), len(D), options["eps"])
-        L = curvature_bound(alpha) if step.name == "prox_mm" else -curvature_interval(alpha)[0]
-        return (1 + alpha / (1 + alpha) / L) * D, options["lam"] / L
-    raise ValueError(f"the sparsification {step.name} does not fold: only ista, prox_mm and prox_mm_tight do")
+    if isinstance(operator, ISTA) and type(operator).code is ISTA.code:
+        return ista_matrix(_exact(operator.D), operator.eta), operator.eta * operator.lam
+    if isinstance(operator, ProxMM):
+        alpha = rate_scale(_known(n, operator.name), len(operator.D), operator.eps)
+        L = operator.curvature(alpha)
+        return (1 + alpha / (1 + alpha) / L) * _exact(operator.D), operator.lam / L
+    raise ValueError(f"the sparsification {_name(operator)} does not fold; ista, prox_mm and prox_mm_tight do")
+
+
+def _name(operator: nn.Module) -> str:
+    return str(getattr(operator, "name", type(operator).__name__))
 
 
 def _known(n: int | None, operator: str) -> int:

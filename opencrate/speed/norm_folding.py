@@ -6,9 +6,9 @@ its d entries,
     LN(z) M + b = N(z) M₁ + b₁                                       M₁ = diag(scale) M, b₁ = shift M + b
                 = (N(z) + c) (M₁ + 1 (b₁/c − 1ᵀM₁)/d)                for any number c, here OFFSET
 
-For inference this is done once (`CRATE.fold`): LayerNorm adds c at no cost, while a bias costs a CPU another pass over
-the result. In training the gradients of scale and shift come from that of a matrix, where they otherwise are two sums
-over all tokens in every half of a layer.
+For inference this is done once (fold.py): LayerNorm adds c at no cost, while a bias costs a CPU another pass over the
+result. In training (`NormFoldedMSSA`, `NormFoldedISTA`) the gradients of scale and shift come from that of a matrix,
+where they otherwise are two sums over all tokens in every half-step.
 """
 
 from typing import Any
@@ -18,7 +18,19 @@ import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["OFFSET", "absorb", "absorbs", "normalise", "normalise_for_good", "with_constant"]
+from ..layers import HalfStep
+from ..operators.ista import ISTA, ista_matrix
+from ..operators.mssa import MSSA
+
+__all__ = [
+    "OFFSET",
+    "NormFoldedISTA",
+    "NormFoldedMSSA",
+    "absorb",
+    "normalise",
+    "normalise_saving_output",
+    "with_constant",
+]
 
 OFFSET = 0.25
 """Below 1, the size of N(z)'s entries, whose rounding then hardly changes; not so small that b/(d·OFFSET) is large."""
@@ -34,7 +46,7 @@ def with_constant(weight: Tensor, bias: Tensor) -> Tensor:
     return weight + ((bias / OFFSET - weight.sum(1)) / weight.shape[1])[:, None]
 
 
-def absorbs(norm: nn.Module, Z: Tensor | torch.fx.Proxy, weight: Tensor) -> bool:
+def folds(norm: nn.Module, Z: Tensor | torch.fx.Proxy, weight: Tensor) -> bool:
     """Whether a training step is faster so: on CUDA, with tokens in half precision and weights that are not.
 
     Symbolic tracing, which cannot ask, takes the network as it is written.
@@ -50,8 +62,8 @@ def normalise(Z: Tensor, eps: float) -> Tensor:
     return F.layer_norm(Z, Z.shape[-1:], eps=eps) + OFFSET
 
 
-def normalise_for_good(Z: Tensor, eps: float) -> Tensor:
-    """The same in Z's type, where nothing else takes Z: it is not kept, for the backward pass can read the result."""
+def normalise_saving_output(Z: Tensor, eps: float) -> Tensor:
+    """The same in Z's type. The backward pass reads the result, so Z itself is not kept."""
     Y: Tensor = _Normalise.apply(Z, eps)[0]
     return Y
 
@@ -73,3 +85,33 @@ class _Normalise(torch.autograd.Function):
         N, g = Y.to(inverse_std.dtype) - OFFSET, dY.to(inverse_std.dtype)
         along = (g * N).mean(-1, keepdim=True) + d_inverse_std * inverse_std / Y.shape[-1]
         return (inverse_std * (g - g.mean(-1, keepdim=True) - N * along)).to(Y.dtype), None
+
+
+class NormFoldedMSSA(HalfStep):
+    """Z + MSSA(LN Z) with the norm's scale and shift inside U; in evaluation, the half-step as it is written."""
+
+    norm: nn.LayerNorm
+    operator: MSSA
+
+    def forward(self, Z: Tensor, queries: int | None = None) -> Tensor:
+        """Of all tokens, or of the first `queries`, which are compressed with all the same."""
+        norm, mssa = self.norm, self.operator
+        if self.training and folds(norm, Z, mssa.UT):
+            move = mssa.of_first(normalise(Z, norm.eps), queries, absorb(norm, mssa.UT))
+        else:
+            move = mssa.of_first(norm(Z), queries)
+        return self.skip(Z[:, :queries], move)
+
+
+class NormFoldedISTA(HalfStep):
+    """ISTA(LN Z) with the norm's scale and shift inside its one product, and without a kept Z."""
+
+    norm: nn.LayerNorm
+    operator: ISTA
+
+    def forward(self, Z: Tensor) -> Tensor:
+        norm, ista = self.norm, self.operator
+        if not self.training or not folds(norm, Z, ista.D):
+            return super().forward(Z)
+        A = absorb(norm, ista_matrix(ista.D, ista.eta).mT).mT
+        return torch.relu(normalise_saving_output(Z, norm.eps) @ A - ista.eta * ista.lam)

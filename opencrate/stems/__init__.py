@@ -1,5 +1,6 @@
 """Stems: from an input to the tokens Z¹."""
 
+from .bytes import ByteEmbed
 from .patches import PatchEmbed
 
-__all__ = ["PatchEmbed"]
+__all__ = ["ByteEmbed", "PatchEmbed"]

@@ -115,7 +115,6 @@ class PatchEmbed(nn.Module):
         standard = F.layer_norm(patches, [patches.shape[-1]], None, None, self.norm_eps)
         return F.linear(standard, proj.weight * norm.weight, proj.bias + (proj.weight * norm.bias).sum(-1))
 
-    @torch.jit.ignore
     def set_input_size(self, img_size: tuple[int, int] | None, patch_size: tuple[int, int] | None) -> None:
         """Take pictures of another size, or patches of another size by resampling the embedding's filters."""
         img_size, patch_size = img_size or self.img_size, patch_size or self.patch_size
@@ -125,7 +124,6 @@ class PatchEmbed(nn.Module):
             self._set_filters(resample_patch_embed(filters, list(patch_size)), bias)
         self.img_size, self.patch_size, self.grid_size = img_size, patch_size, grid_size
 
-    @torch.jit.ignore
     def set_in_chans(self, in_chans: int) -> None:
         """Take pictures with other channels; with one, a grey picture gives what it gave as three equal channels."""
         if in_chans < 1 or (self.in_chans not in (1, 3) and in_chans != self.in_chans):
@@ -136,7 +134,6 @@ class PatchEmbed(nn.Module):
         self._set_filters(adapt_input_conv(in_chans, filters) if self.in_chans == 3 else filters, bias)
         self.in_chans = in_chans
 
-    @torch.jit.ignore
     def filters(self) -> tuple[Tensor, Tensor]:
         """The linear map as filters (d, c, row, column) and a bias, with `norm_patch`'s scale and shift folded in."""
         weight, shift = self.proj.weight.detach(), self.norm_patch.bias.detach()

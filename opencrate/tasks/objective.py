@@ -64,12 +64,10 @@ class Regularised(nn.Module):
     def _walk(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The network's forward pass, and the objective of the chosen layers on its way."""
         network, values = self.network, []
-        Z, last = network.embed(images), len(network.blocks)
+        Z = network.embed(images)
         for number, layer in enumerate(cast("Iterable[Layer]", network.blocks), start=1):
-            measured = number in self.chosen
-            alone = number == last and not measured and network.global_pool == "token" and layer.has_queries
-            Z = layer(Z, 1 if alone else None)
-            if measured:
+            Z = layer(Z)
+            if number in self.chosen:
                 values.append(objective_per_token(Z, layer.U, self.objective.eps, self.objective.lam).mean())
         return network.forward_head(Z), torch.stack(values).mean()
 

@@ -58,7 +58,7 @@ class Stepper:
         self.weights = recipe.objective.weights()
         graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
         graphs = graphs and not recipe.objective.weight  # the rates of tokens are looked at by the host
-        graphs = graphs and all(getattr(module, "is_recorded", True) for module in model.modules())
+        graphs = graphs and all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
         self.passes: _Pass = _GraphedPass(self) if graphs else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:

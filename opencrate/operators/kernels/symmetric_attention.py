@@ -8,7 +8,7 @@ j: one output, nothing to add up between programs (hence the same bits every tim
 to store and sum. A head of up to 255 tokens is one program's, which meets every two blocks of tokens once for both:
 seven products for what took ten. Tensors are read and written as (b, n, k, p), as the projection writes them.
 
-The definition is `ssa_reference` in compression.py; the kernels are in symmetric_kernels.py.
+The definition is `ssa_reference` in attention.py; the kernels are in symmetric_triton.py.
 """
 
 import math
@@ -122,11 +122,11 @@ def _constants(V: Tensor, causal: bool) -> dict[str, Any]:
 
 def _kernels(V: Tensor) -> ModuleType:
     """Imported when first used, for Triton is not on every machine."""
-    from . import symmetric_kernels
+    from . import symmetric_triton
 
-    if not V.is_cuda and not symmetric_kernels.INTERPRETED:
+    if not V.is_cuda and not symmetric_triton.INTERPRETED:
         raise ValueError(f"the symmetric attention kernel runs on CUDA, not on {V.device.type}")
-    return symmetric_kernels
+    return symmetric_triton
 
 
 def _named(V: Tensor) -> str:

@@ -1,0 +1,121 @@
+"""ISTA: proximal gradient steps toward a sparse, non-negative code of the tokens in a dictionary D.
+
+    ISTA(Z | D)  = ReLU(Z + η (Z − Z Dᵀ) D − ηλ)                                                     eq. ista-block
+                 = ReLU(Z A − ηλ)  with  A = I + η (D − DᵀD)
+
+Tokens are rows, so the paper's D Z is Z Dᵀ and its D* Z is Z D. Each step lowers λ‖A‖₁ + ½‖Z − A Dᵀ‖² while η‖D‖² < 2.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import require_nonnegative, require_positive
+from ..objective.sparsity import lasso, soft_threshold
+from ..shapes import Float
+from .base import Sparsification, sparsifications
+
+__all__ = ["ISTA", "UnrolledISTA", "ista", "ista_matrix", "ista_reference", "ista_unrolled", "solve_lasso"]
+
+
+def ista_reference(
+    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
+) -> Float[Tensor, "*batch n d"]:
+    """The ISTA step as it stands in the paper: three products of the tokens with the dictionary."""
+    return soft_threshold(Z + eta * (Z @ D - (Z @ D.mT) @ D), eta * lam)
+
+
+def ista_matrix(D: Float[Tensor, "d d"], eta: float) -> Float[Tensor, "d d"]:
+    """A = I + η(D − DᵀD), with which ISTA is one product; forming it costs d³ once for all tokens."""
+    return torch.diag_embed(torch.ones_like(D[0])) + eta * (D - D.mT @ D)
+
+
+def ista(
+    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
+) -> Float[Tensor, "*batch n d"]:
+    """ReLU(Z A − ηλ): a proximal gradient step on the LASSO of Z in D, started at Z."""
+    require_positive("eta", eta)
+    require_nonnegative("lam", lam)
+    return torch.relu(Z @ ista_matrix(D, eta) - eta * lam)
+
+
+def ista_unrolled(
+    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1, steps: int = 2
+) -> Float[Tensor, "*batch n d"]:
+    """Several ISTA steps on the same LASSO, started at Z."""
+    return solve_lasso(Z, D, lam, steps, eta, start=Z)
+
+
+def solve_lasso(
+    X: Float[Tensor, "*batch n d"],
+    D: Float[Tensor, "d m"],
+    lam: float,
+    steps: int,
+    eta: float | None = None,
+    start: Float[Tensor, "*batch n m"] | None = None,
+) -> Float[Tensor, "*batch n m"]:
+    """`steps` of ISTA on min_{A ≥ 0} λ‖A‖₁ + ½‖X − A Dᵀ‖²; converges for η < 2/‖D‖², and 1/‖D‖² is the default."""
+    require_nonnegative("lam", lam)
+    require_positive("steps", steps)
+    if eta is None:
+        eta = 1 / (float(torch.linalg.matrix_norm(D, ord=2)) ** 2 or 1.0)  # any step will do for D = 0
+    require_positive("eta", eta)
+    A = X.new_zeros(*X.shape[:-1], D.shape[-1]) if start is None else start
+    for _ in range(steps):
+        A = soft_threshold(A + eta * (X - A @ D.mT) @ D, eta * lam)
+    return A
+
+
+@sparsifications.register("ista")
+class ISTA(Sparsification):
+    """One ISTA step from Y itself; its code takes the tokens' place, as in the paper's networks."""
+
+    replaces = True
+    token_wise = True
+    aim_name = "LASSO"
+
+    def __init__(self, dim: int, eta: float = 0.1, lam: float = 0.1) -> None:
+        super().__init__()
+        self.eta, self.lam = eta, lam
+        self.D = nn.Parameter(torch.empty(dim, dim))
+        self._kept: tuple[tuple[object, ...], Tensor] | None = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.D)
+
+    def code(self, Y: Tensor) -> Tensor | None:
+        A = self.matrix()
+        threshold = A.new_full(A.shape[:1], self.eta * self.lam)
+        return F.linear(Y, A.mT, -threshold).relu_()
+
+    def aim(self, Y: Tensor, code: Tensor) -> Tensor | None:
+        return lasso(code, Y, self.D.to(code.dtype), self.lam)
+
+    def matrix(self) -> Tensor:
+        """A; while no gradient is asked for, it is formed once and kept until D changes."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return ista_matrix(self.D, self.eta)
+        kind = self.D.device.type
+        mixed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        state = (self.D.data_ptr(), self.D._version, self.D.dtype, self.D.device, mixed)
+        if self._kept is None or self._kept[0] != state:
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept = state, ista_matrix(self.D, self.eta)
+        return self._kept[1]
+
+    def train(self, mode: bool = True) -> "ISTA":
+        self._kept = None  # sharded weights change without a new version
+        return super().train(mode)
+
+
+@sparsifications.register("ista_unrolled")
+class UnrolledISTA(ISTA):
+    """Several ISTA steps on the same LASSO, from Y itself."""
+
+    def __init__(self, dim: int, eta: float = 0.1, lam: float = 0.1, steps: int = 2) -> None:
+        super().__init__(dim, eta, lam)
+        self.steps = steps
+
+    def code(self, Y: Tensor) -> Tensor | None:
+        return ista_unrolled(Y, self.D, self.eta, self.lam, self.steps)

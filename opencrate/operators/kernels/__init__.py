@@ -1,0 +1,1 @@
+"""Fused kernels; the definition that each computes is named in its docstring."""

@@ -1,0 +1,141 @@
+"""Multi-head subspace self-attention: the paper's compression, and its tied form.
+
+    MSSA(Z | U_[K])      = γ Σ_k SSA(Z | U_k) U_kᵀ                                                  eq. Multi-Head-SSA
+    MSSA(Z | U_[K], W)   = [SSA(Z | U_1), …, SSA(Z | U_K)] Wᵀ                                      eq. mssa_trainable_w
+
+Departure: a network's logits are scaled by p^{-1/2}, and the skip around MSSA has weight 1 instead of 1 − κγ.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..objective.rates import project, rate_scale
+from ..shapes import Float
+from .attention import attend, attention_maps, lift, ssa
+from .base import SubspaceCompression, compressions
+
+__all__ = ["MSSA", "AttentionCompression", "TiedMSSA", "mssa", "mssa_tied"]
+
+
+def mssa(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    W: Float[Tensor, "d kp"] | None = None,
+    bias: Float[Tensor, "d"] | None = None,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    attention: str = "auto",
+) -> Float[Tensor, "*batch n d"]:
+    """MSSA(Z | U_[K], W) with a free output map W; without W the heads stand side by side (K·p = d)."""
+    heads = ssa(Z, U, scale, dropout, attention).transpose(-3, -2).flatten(-2)  # (…, n, k·p)
+    return heads if W is None else F.linear(heads, W, bias)
+
+
+def mssa_tied(
+    Z: Float[Tensor, "*batch n d"],
+    U: Float[Tensor, "k d p"],
+    eps: float = 0.5,
+    scale: float = 1.0,
+    dropout: float = 0.0,
+    attention: str = "auto",
+) -> Float[Tensor, "*batch n d"]:
+    """MSSA(Z | U_[K]) = γ Σ_k SSA(Z | U_k) U_kᵀ: the output map is the subspaces themselves."""
+    gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
+    return gamma * lift(ssa(Z, U, scale, dropout, attention), U)
+
+
+class AttentionCompression(SubspaceCompression):
+    """A compression that compares tokens by softmax(p^{-1/2} V_k V_kᵀ). `attention` says how that is computed."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        attn_drop: float = 0.0,
+        basis: str = "free",
+        causal: bool = False,
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, basis)
+        self.scale, self.attn_drop, self.causal = self.head_dim**-0.5, attn_drop, causal
+        self.attention = "auto"
+
+    @property
+    def dropout(self) -> float:
+        return self.attn_drop if self.training else 0.0
+
+    def maps(self, Y: Tensor) -> Tensor | None:
+        return attention_maps(self.projections(Y), self.scale, self.causal)
+
+
+@compressions.register("mssa")
+class MSSA(AttentionCompression):
+    """[SSA(Y | U_k)]_k Wᵀ + b with a free output map W, as in the paper's networks."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        attn_drop: float = 0.0,
+        bias: bool = True,
+        basis: str = "free",
+        causal: bool = False,
+    ) -> None:
+        inner = num_heads * (dim // num_heads if head_dim is None else head_dim)
+        # One head as wide as the tokens has no output map (the paper's Algorithm 3, `project_out`).
+        W = None if num_heads == 1 and inner == dim else nn.Linear(inner, dim, bias)
+        super().__init__(dim, num_heads, head_dim, attn_drop, basis, causal)
+        self.W = W
+        if W is not None:
+            W.reset_parameters()  # drawn after the bases, as by every version before, so that a seed keeps its network
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.W is not None:
+            self.W.reset_parameters()
+
+    def forward(self, Y: Tensor) -> Tensor:
+        return self.of_first(Y, None)
+
+    def of_first(self, Y: Tensor, queries: int | None, UT: Tensor | None = None) -> Tensor:
+        """The moves of the first `queries` tokens, which are compressed with all the same.
+
+        `UT` takes the place of the module's own where a norm was multiplied into it (speed/norm_folding.py).
+        """
+        V = F.linear(Y, self.UT if UT is None else UT).unflatten(-1, (self.num_heads, self.head_dim))  # (…, n, k, p)
+        heads = attend(V, self.scale, self.dropout, self.attention, queries, self.causal)
+        return self.output(self.without_muted(heads.transpose(-3, -2)))
+
+    def output(self, heads: Tensor) -> Tensor:
+        """The heads' results (…, k, n, p) → moves (…, n, d)."""
+        side_by_side = heads.transpose(-3, -2).flatten(-2)
+        return side_by_side if self.W is None else self.W(side_by_side)
+
+    def step(self, y: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        if not self.causal:
+            raise ValueError("only a causal network decodes token by token; use compress_args={'causal': True}")
+        v = project(y, self.U)
+        V = v if state is None else torch.cat([state, v], -2)  # query, key and value are one: one cached tensor a layer
+        return self.output(F.scaled_dot_product_attention(v, V, V, scale=self.scale)), V
+
+
+@compressions.register("mssa_tied")
+class TiedMSSA(AttentionCompression):
+    """γ Σ_k SSA(Y | U_k) U_kᵀ: the output map is the subspaces themselves."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        head_dim: int | None = None,
+        attn_drop: float = 0.0,
+        eps: float = 0.5,
+        basis: str = "free",
+    ) -> None:
+        super().__init__(dim, num_heads, head_dim, attn_drop, basis)
+        self.eps = eps
+
+    def forward(self, Y: Tensor) -> Tensor:
+        return mssa_tied(Y, self.active_U, self.eps, self.scale, self.dropout, self.attention)

@@ -1,0 +1,53 @@
+"""Fast forms for training, put on a network in place: its weights, their names and its results stay as they are."""
+
+from typing import Any
+
+from torch import nn
+
+from ..layers import HalfStep, Layer
+from ..operators.ista import ISTA
+from ..operators.mssa import MSSA
+from .first_token import FirstTokenLayer
+from .norm_folding import NormFoldedISTA, NormFoldedMSSA
+
+__all__ = ["FAST", "training_forms"]
+
+FAST: dict[type[nn.Module], type[HalfStep]] = {MSSA: NormFoldedMSSA, ISTA: NormFoldedISTA}
+"""The fast half-step of an operator. One without an entry, or with a forward pass of its own, stays as it is."""
+
+
+def training_forms(network: Any, first_token: bool = False) -> Any:
+    """Give every half-step its fast form, and return the network.
+
+    `first_token` says that the loss sees the class token alone: in training the last layer then computes no other,
+    where its operators allow it.
+    """
+    for layer in getattr(network, "layers", ()):
+        for name in ("compress", "sparsify"):
+            half = getattr(layer, name)
+            fast = _fast_form(half.operator)
+            if fast is not None and type(half) is HalfStep:
+                setattr(layer, name, fast(half.norm, half.operator, half.drop).train(half.training))
+    if first_token and (last := _first_token_form(network)) is not None:
+        network.layers[-1] = last
+    return network
+
+
+def _fast_form(operator: nn.Module) -> type[HalfStep] | None:
+    """By the forward pass that the operator really has: a subclass, or a parametrised copy, may keep it or not."""
+    for known, fast in FAST.items():
+        same = isinstance(operator, known) and type(operator).forward is known.forward
+        if same and getattr(type(operator), "code", None) is getattr(known, "code", None):
+            return fast
+    return None
+
+
+def _first_token_form(network: Any) -> Layer | None:
+    layers: Any = getattr(network, "layers", ())
+    if not len(layers) or getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
+        return None
+    last = layers[-1]
+    alone = isinstance(last.compress, NormFoldedMSSA) and not last.compress.operator.causal
+    if not alone or not last.sparsify.operator.token_wise:
+        return None
+    return FirstTokenLayer(last.compress, last.sparsify).train(last.training)
