@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from opencrate.operators.compression import attend
+from opencrate.operators.attention import attend
 
 from .agreement import is_close, relative_error
 from .timing import Call, Timing, alternate, clock_of, reason, recorded, released

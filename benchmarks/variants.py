@@ -18,6 +18,7 @@ from torch import nn
 from opencrate.checkpoints.key_maps import to_authors
 from opencrate.models import CRATE
 from opencrate.models.registry import SIZES
+from opencrate.speed import training_forms
 
 __all__ = ["Family", "nearest_vit", "pseudocode"]
 
@@ -71,9 +72,9 @@ class Family:
         elif network == "pseudocode":
             built = self._transcribed()
         elif network in ("opencrate", "folded"):
-            built = deepcopy(self.crate).to(self.device)
+            built = training_forms(deepcopy(self.crate).to(self.device), first_token=True)
             if network == "folded":
-                built = built.eval().fold()
+                built = self.crate.fold().to(self.device)
         else:  # the definition, where there is no pseudocode
             built = CRATE(**{**self.crate.config(), "attention": "reference"})
             built.load_state_dict(self.crate.state_dict())

@@ -142,7 +142,8 @@ def record(network: Any, inputs: Tensor, *, projections: bool = False, maps: boo
 
 def is_stack(network: Any) -> bool:
     """Whether a network can be walked: it embeds inputs as tokens, and has layers."""
-    return hasattr(network, "embed") and hasattr(network, "layers")
+    layers = getattr(network, "layers", ())
+    return hasattr(network, "embed") and len(layers) > 0 and all(isinstance(layer, Layer) for layer in layers)
 
 
 def require_stack(what: str, network: nn.Module) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from opencrate.models import CRATE
 from opencrate.objective.rates import rate_scale
-from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+from opencrate.operators import compressions, sparsifications
 from opencrate.recipes import Model, Recipe
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 from opencrate.training.building import build_model
@@ -259,7 +259,7 @@ def _changed(changed: dict[str, Any], base: Recipe) -> Model:
     Its ε is such that γ = p/(Nε²), or α = d/(Nε²), is what the paper's network has with the default ε, or with the one
     given: γ multiplies MSSA, and with fewer tokens it is larger.
     """
-    kind, table = ("compress", COMPRESSIONS) if "compress" in changed else ("sparsify", SPARSIFICATIONS)
+    kind, table = ("compress", compressions) if "compress" in changed else ("sparsify", sparsifications)
     eps = table.options(changed[kind], changed.get(f"{kind}_args"))["eps"]
     ours, papers = (_rate_scale(recipe, kind, eps) for recipe in (base, imagenet1k_base()))
     options = changed.get(f"{kind}_args", {}) | {"eps": round(eps * (ours / papers) ** 0.5, 3)}

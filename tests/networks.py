@@ -9,6 +9,11 @@ from opencrate.checkpoints.key_maps import to_authors
 SMALL = {"img_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 24, "depth": 3, "num_heads": 4}
 
 
+def own(registry) -> list[str]:
+    """The names of the operators that come with the library, without those that tests register."""
+    return sorted(name for name, operator in registry.items() if operator.__module__.startswith("opencrate."))
+
+
 def small(seed: int = 0, **kwargs) -> CRATE:
     """A network whose every weight is random, those included that start at 0 or 1."""
     torch.manual_seed(seed)

@@ -61,12 +61,12 @@ def test_1_1_layernorm_stands_before_both_halves_and_nothing_skips_ista():
 
 
 def test_1_2_networks_scale_the_logits_and_have_a_free_output_map_with_bias():
-    step = small().blocks[0].compress.step
+    step = small().blocks[0].compress.operator
     assert step.scale == step.head_dim**-0.5
     assert step.W.weight.shape == (24, 24)
     assert step.W.bias is not None
     half, Z = small().blocks[0].compress, random(2, 17, 24, dtype=torch.float32)
-    torch.testing.assert_close(half(Z), Z + half.step(half.norm(Z)))
+    torch.testing.assert_close(half(Z), Z + half.operator(half.norm(Z)))
 
 
 def test_1_3_neither_subspaces_nor_dictionary_are_orthogonal(tiny):

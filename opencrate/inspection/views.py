@@ -249,10 +249,10 @@ def _attention_row(step: Step, token: int) -> Tensor:
     """Row `token` of the compression's own attention maps, (b, k, n), at least in float32."""
     operator: Any = step.layer.compress.operator
     Y = step.layer.compress.norm(step.Z)
-    maps = operator.maps(Y.to(_wide(Y)))
+    maps = operator.maps(Y)
     if maps is None:
         raise ValueError(f"the compression {operator.name} has no attention maps")
-    row: Tensor = maps[:, :, token]
+    row: Tensor = maps[:, :, token].to(_wide(maps))
     require_finite(f"the attention of layer {step.number}", row)
     return row
 

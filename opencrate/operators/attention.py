@@ -30,10 +30,13 @@ LARGE = 2**22  # entries of V; below, launching takes longer than the work, and 
 
 
 def attention_maps(
-    V: Float[Tensor, "*batch k n p"], scale: float = 1.0, causal: bool = False
-) -> Float[Tensor, "*batch k n n"]:
-    """softmax(scale · V_k V_kᵀ): row i says with which tokens token i is compressed, in each subspace."""
-    logits = scale * V @ V.mT
+    V: Float[Tensor, "*batch k n p"], scale: float = 1.0, causal: bool = False, queries: int | None = None
+) -> Float[Tensor, "*batch k m n"]:
+    """softmax(scale · V_k V_kᵀ): row i says with which tokens token i is compressed, in each subspace.
+
+    Of all tokens, or of the first `queries`; `causal` lets token i see tokens j ≤ i only.
+    """
+    logits = scale * V[..., :queries, :] @ V.mT
     if causal:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
     return logits.softmax(-1)
@@ -81,7 +84,7 @@ def attend(
         asked = heads if queries is None else heads[..., :queries, :]
         result = F.scaled_dot_product_attention(asked, heads, heads, dropout_p=dropout, is_causal=causal, scale=scale)
         return result.transpose(-3, -2)
-    maps = attention_maps(heads, scale, causal)[..., :queries, :]
+    maps = attention_maps(heads, scale, causal, queries)
     return (F.dropout(maps, dropout) @ heads).transpose(-3, -2)
 
 

@@ -32,6 +32,10 @@ class Operator(nn.Module):
     def name(self) -> str:
         return self.spec[0] or type(self).__name__
 
+    @property
+    def options(self) -> Options:
+        return self.spec[1]
+
     def has(self, role: str) -> bool:
         """Whether the operator brings this role itself."""
         kind = Compression if isinstance(self, Compression) else Sparsification

@@ -7,6 +7,7 @@ Departure: a network's logits are scaled by p^{-1/2}, and the skip around MSSA h
 """
 
 import torch
+import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,6 +15,8 @@ from ..objective.rates import project, rate_scale
 from ..shapes import Float
 from .attention import attend, attention_maps, lift, ssa
 from .base import SubspaceCompression, compressions
+
+torch.fx.wrap("attend")  # symbolic tracing takes it as it is; torch.fx looks for it in the module that calls it
 
 __all__ = ["MSSA", "AttentionCompression", "TiedMSSA", "mssa", "mssa_tied"]
 

@@ -252,7 +252,7 @@ def test_weights_without_a_configuration(tmp_path):
     torch.save(small(sparsify="prox_mm").state_dict(), tmp_path / "other.pth")
     rows = read(tmp_path / "other.pth", num_heads=4).describe()
     assert rows["sparsification"] == "ista (eta=0.1, lam=0.1) (assumed)"
-    assert rows["compression"] == "mssa (assumed)"
+    assert rows["compression"] == "mssa (bias=True, basis=free, causal=False) (assumed)"
     safetensors.torch.save_file(model.state_dict(), tmp_path / "weights.safetensors")
     assert torch.equal(load(tmp_path / "weights.safetensors", num_heads=4)(IMAGES), model(IMAGES))
     compiled = {f"_orig_mod.{key}": value for key, value in model.state_dict().items()}
@@ -409,8 +409,8 @@ def broken_checkpoints(folder):
         (save("list.pth", [1, 2]), "holds a list, not named weights"),
         (save("resnet.pth", {"state_dict": {"conv1.weight": torch.zeros(2, 2)}}), "is not a CRATE checkpoint"),
         (save("not_tensors.pth", {"cls_token": 1, "to_patch_embedding.2.weight": "x"}), "not a CRATE checkpoint"),
-        (save("wrong_shape.pth", wrong_shape), "blocks.1.sparsify.step.D has shape (24, 23) instead of (24, 24)"),
-        (save("missing.pth", missing), "blocks.1.sparsify.step.D is missing"),
+        (save("wrong_shape.pth", wrong_shape), "blocks.1.sparsify.operator.D has shape (24, 23) instead of (24, 24)"),
+        (save("missing.pth", missing), "blocks.1.sparsify.operator.D is missing"),
         (
             save("sparse.pth", {k: v.to_sparse() for k, v in authors_state().items()}),
             "first weights in it are none",
@@ -487,7 +487,7 @@ def test_other_refusals(tmp_path):
     with pytest.raises(ValueError, match="is a VisionTransformer, not a CRATE"):
         save_pretrained(timm.create_model("test_vit"), tmp_path / "vit")
     edited = small()
-    edited.blocks[1].sparsify.step.options["eta"] = 0.2
+    edited.blocks[1].sparsify.operator.options["eta"] = 0.2
     with pytest.raises(ValueError, match="layers that sparsify in different ways"):
         save_pretrained(edited, tmp_path / "edited")
     (tmp_path / "folder.pth").mkdir()

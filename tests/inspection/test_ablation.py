@@ -8,9 +8,10 @@ from opencrate.inspection import views
 from opencrate.inspection.ablation import ablate, ablated, head_importance
 from opencrate.inspection.views import attention_of, top_patches
 from opencrate.objective.rates import rate_scale, subspace_coding_rate_gradient
-from opencrate.operators.compression import COMPRESSIONS, ssa_reference
+from opencrate.operators import compressions
+from opencrate.operators.attention import ssa_reference
 
-from ..networks import small
+from ..networks import own, small
 from ..strategies import random
 
 IMAGES = random(4, 3, 16, 16)
@@ -43,7 +44,7 @@ def literal(model, images, heads=(), atoms=()):
     Z, tokens = model.embed(images), []
     for layer, block in enumerate(model.blocks, start=1):
         on = [k for k in range(model.num_heads) if (layer, k + 1) not in heads]
-        Z = block.sparsify(Z + literal_move(block.compress.step, block.compress.norm(Z), on))
+        Z = block.sparsify(Z + literal_move(block.compress.operator, block.compress.norm(Z), on))
         for at, j in atoms:
             if at == layer:
                 Z[:, :, j - 1] = 0
@@ -67,9 +68,7 @@ def check(model, heads=(), atoms=()):
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
-@pytest.mark.parametrize(
-    "compress", [name for name in COMPRESSIONS if COMPRESSIONS[name].__module__[:9] == "opencrate"]
-)
+@pytest.mark.parametrize("compress", own(compressions))
 def test_heads_against_the_definition(compress, pool):
     model = small(compress=compress, global_pool=pool, dtype=torch.float64)
     found = check(model, heads=[(2, 3)])
@@ -99,7 +98,7 @@ def test_atoms_against_the_definition(sparsify, pool):
 
 def test_a_single_head_without_an_output_map():
     model = small(num_heads=1, dtype=torch.float64)
-    assert model.blocks[0].compress.step.W is None
+    assert model.blocks[0].compress.operator.W is None
     check(model, heads=[(2, 1)])
     without = ablated(model, heads=[(2, 1)])
     with torch.no_grad():
@@ -112,7 +111,7 @@ def test_all_heads_of_a_layer_leave_the_bias():
     without = ablated(model, heads=[(1, k) for k in range(1, 5)])
     with torch.no_grad():
         step = next(trajectory(without, IMAGES))
-    torch.testing.assert_close(step.Z_half - step.Z, model.blocks[0].compress.step.W.bias.expand_as(step.Z))
+    torch.testing.assert_close(step.Z_half - step.Z, model.blocks[0].compress.operator.W.bias.expand_as(step.Z))
 
 
 def test_the_original_is_left_as_it_was():
@@ -133,13 +132,13 @@ def test_the_original_is_left_as_it_was():
     assert torch.equal(first.logits, logits)
     assert torch.equal(first.logits_after, second.logits_after)  # without dropout
     assert all(a is b for a, b in zip(model.parameters(), without.parameters(), strict=True))
-    assert [model.blocks[i].compress.step.name for i in range(3)] == ["mssa"] * 3
+    assert [model.blocks[i].compress.operator.name for i in range(3)] == ["mssa"] * 3
 
 
 def test_what_goes_by_the_name_does_not_mistake_the_copy():
     without = ablated(small(), heads=[(1, 2), (1, 1)])
-    assert without.blocks[0].compress.step.name == "mssa without heads 1, 2"
-    with pytest.raises(ValueError, match="mssa without heads 1, 2 does not fold"):
+    assert without.blocks[0].compress.operator.name == "mssa without heads 1, 2"
+    with pytest.raises(ValueError, match="a network with heads switched off does not fold"):
         without.fold()
     without = ablated(small(), atoms=[(1, 2)])
     with pytest.raises(ValueError, match="ista without coordinates 2 does not fold"):
@@ -181,7 +180,7 @@ def test_probabilities_and_classes():
 def test_importance_is_what_ablation_finds(pool, monkeypatch):
     model = small(global_pool=pool, dtype=torch.float64)
     with torch.no_grad():
-        model.blocks[1].compress.step.UT[6:12] = 0  # head 2 of layer 2 is dead
+        model.blocks[1].compress.operator.UT[6:12] = 0  # head 2 of layer 2 is dead
     importance = head_importance(model, IMAGES)
     assert importance.shape == (3, 4)
     for layer in range(3):
@@ -222,7 +221,7 @@ def test_half_precision_one_constant_picture_and_dead_layers():
         sparsify = model.blocks[1].sparsify
         sparsify.norm.weight.zero_()
         sparsify.norm.bias.fill_(-1)  # a negative constant, of which ISTA leaves nothing
-        sparsify.step.D.zero_()
+        sparsify.operator.D.zero_()
     dead = ablate(model, IMAGES, heads=[(1, 1)])
     assert (dead.tokens[0] > 0).all()
     assert not dead.tokens[1:].any()  # 0/0 of tokens that are all 0

@@ -45,7 +45,9 @@ def test_attention_is_the_row_of_the_softmax(attention, token):
             _, row = softmax_row(layer, step.Z, token)
             np.testing.assert_allclose(found.numpy(), row[..., 1:].reshape(5, 4, 4, 4), rtol=1e-9)
             np.testing.assert_allclose(1 - found.sum((-2, -1)).numpy(), row[..., 0], rtol=1e-8)
-            torch.testing.assert_close(found.flatten(-2), layer.compress.attention(step.Z)[:, :, token, 1:])
+            torch.testing.assert_close(
+                found.flatten(-2), layer.compress.operator.maps(layer.compress.norm(step.Z))[:, :, token, 1:]
+            )
     chosen = attention_of(model, IMAGES, token, layers=[3, 1])
     assert torch.equal(chosen, maps[[2, 0]])
 
@@ -93,7 +95,7 @@ def test_the_network_is_left_as_it_was():
 def test_a_dead_head_looks_everywhere_and_has_no_patches():
     model = small(dtype=torch.float64)
     with torch.no_grad():
-        model.blocks[1].compress.step.UT[6:12] = 0  # head 2 of layer 2
+        model.blocks[1].compress.operator.UT[6:12] = 0  # head 2 of layer 2
     maps = attention_of(model, IMAGES)
     torch.testing.assert_close(maps[1, :, 1], torch.full((5, 4, 4), 1 / 17, dtype=torch.float64))
     assert not maps.isnan().any()
@@ -181,7 +183,7 @@ def test_coherent_patches_work_without_attention_maps():
     model = small(compress="gradient_step", dtype=torch.float64)
     assert len(coherent_patches(model, IMAGES, 1, 1)) == 9
     with torch.no_grad(), pytest.raises(ValueError, match="has no attention maps") as existing:
-        model.blocks[0].compress.attention(model.embed(IMAGES))
+        next(trajectory(model, IMAGES, maps=True))
     with pytest.raises(ValueError, match="the compression gradient_step has no attention maps") as ours:
         attention_of(model, IMAGES)
     assert str(ours.value) == str(existing.value)
@@ -272,12 +274,12 @@ def test_what_is_out_of_range_is_one_sentence():
         pca_colours(torch.full((1, 2, 3), torch.nan))
     broken = small(dtype=torch.float64)
     with torch.no_grad():
-        broken.blocks[0].sparsify.step.D.fill_(torch.nan)
+        broken.blocks[0].sparsify.operator.D.fill_(torch.nan)
     with pytest.raises(ValueError, match="the sparse code of layer 1 holds NaN"):
         top_patches(broken, IMAGES, 1, 1)
-    with pytest.raises(ValueError, match="the projection of layer 2 holds NaN"):
+    with pytest.raises(ValueError, match="the attention of layer 2 holds NaN"):
         coherent_patches(broken, IMAGES, 2, 1)
-    with pytest.raises(ValueError, match="the projection of layer 2 holds NaN"):
+    with pytest.raises(ValueError, match="the attention of layer 2 holds NaN"):
         attention_of(broken, IMAGES)
 
 

@@ -77,7 +77,7 @@ def by_hand(sites, layer, eps):
         return lam * np.abs(A).sum() + 0.5 * ((Y - A @ D.T) ** 2).sum()
 
     n, p = len(X), U.shape[2]
-    gamma, scale = p / (n * eps**2), layer.compress.step.scale
+    gamma, scale = p / (n * eps**2), layer.compress.operator.scale
     exact, neumann, heads, grams = 0, 0, 0, []
     for U_k in U:
         V = X @ U_k
@@ -121,7 +121,7 @@ def test_every_value_of_every_sample_and_layer():
         for sample in range(5):
             sites = [getattr(step, site)[sample].numpy() for site in SITES]
             for name, value in by_hand(sites, layer, EPS).items():
-                assert found.values[name][step.layer - 1, sample].item() == pytest.approx(value, rel=1e-9, abs=1e-9), (
+                assert found.values[name][step.number - 1, sample].item() == pytest.approx(value, rel=1e-9, abs=1e-9), (
                     name
                 )
     assert found.values.keys() == {f"{name}@{site}" for name in AT_SITES for site in SITES} | set(OF_A_STEP)
@@ -182,8 +182,8 @@ def test_an_exact_gradient_network_compresses_and_agrees_with_the_gradient():
 def test_large_steps_and_dead_heads_are_warned_of():
     model = small()
     with torch.no_grad():
-        model.blocks[0].sparsify.step.D.mul_(10)
-        model.blocks[1].compress.step.UT[:6] = 0
+        model.blocks[0].sparsify.operator.D.mul_(10)
+        model.blocks[1].compress.operator.UT[:6] = 0
     found = audit(model, IMAGES.float())
     first, second, _ = found.verdicts()
     assert "is not below 2, so ISTA need not descend" in first.text
@@ -206,7 +206,5 @@ def test_half_precision():
 
 @pytest.mark.unhooked
 def test_a_network_without_a_design_is_refused():
-    with pytest.raises(
-        ValueError, match="an audit holds layers to their design, which a CRATE has and VisionTransformer"
-    ):
+    with pytest.raises(ValueError, match="an audit needs layers that state their design, which VisionTransformer"):
         audit(timm.create_model("vit_tiny_patch16_224", depth=1), torch.zeros(1, 3, 224, 224))

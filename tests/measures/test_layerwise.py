@@ -211,7 +211,7 @@ def test_bad_definitions_are_one_sentence():
     ("model", "name"), [(small().fold(), "FoldedCRATE"), (timm.create_model("vit_tiny_patch16_224", depth=1), "Visi")]
 )
 def test_other_networks_are_refused_in_a_sentence(model, name):
-    with pytest.raises(ValueError, match=f"layerwise takes a CRATE, got {name}"):
+    with pytest.raises(ValueError, match=f"layerwise needs a network with `embed` and `layers`, got {name}"):
         layerwise(model, random(2, 3, 16, 16))
 
 
@@ -258,7 +258,7 @@ def test_a_network_in_half_precision():
 def test_constant_pictures_and_a_dead_head_have_finite_values():
     model = small()
     with torch.no_grad():
-        model.blocks[1].compress.step.UT[:6] = 0
+        model.blocks[1].compress.operator.UT[:6] = 0
     for definition in DEFINITIONS:
         for row in layerwise(model, torch.full((2, 3, 16, 16), 0.5), definition).rows:
             assert all(math.isfinite(value) for value in row.values())

@@ -8,8 +8,10 @@ import opencrate
 from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE, trajectory
 from opencrate.checkpoints.key_maps import to_authors
+from opencrate.operators import softmax_step
+from opencrate.speed import training_forms
 
-from ..networks import SMALL, small, transcribed
+from ..networks import SMALL, own, small, transcribed
 from ..strategies import random
 
 
@@ -70,8 +72,10 @@ def test_initialisation_is_the_papers():
 def test_trajectory_passes_what_forward_passes():
     model, images = small(), torch.randn(2, 3, 16, 16)
     with torch.inference_mode():
-        steps = list(trajectory(model, images, projections=True, attention=True))
-        assert [step.layer for step in steps] == [1, 2, 3]
+        steps = list(trajectory(model, images, projections=True, maps=True))
+        assert [step.number for step in steps] == [1, 2, 3]
+        assert [step.layer for step in steps] == list(model.blocks)
+        assert all(torch.equal(step.code, step.Z_next) for step in steps)  # ISTA's code takes the tokens' place
         assert torch.equal(steps[0].Z, model.embed(images))
         for step, after in pairwise(steps):
             assert torch.equal(step.Z_next, after.Z)
@@ -79,25 +83,25 @@ def test_trajectory_passes_what_forward_passes():
         for step, layer in zip(steps, model.blocks, strict=True):
             assert step.Z.shape == step.Z_half.shape == step.Z_next.shape == (2, 17, 24)
             assert step.projections.shape == (2, 4, 17, 6)
-            assert step.attention.shape == (2, 4, 17, 17)
+            assert step.maps.shape == (2, 4, 17, 17)
             assert (step.Z_next >= 0).all()
             # The maps and projections explain the half-step completely.
-            heads = (step.attention @ step.projections).transpose(1, 2).flatten(2)
-            torch.testing.assert_close(step.Z + layer.compress.step.W(heads), step.Z_half, rtol=1e-5, atol=1e-5)
+            heads = (step.maps @ step.projections).transpose(1, 2).flatten(2)
+            torch.testing.assert_close(step.Z + layer.compress.operator.W(heads), step.Z_half, rtol=1e-5, atol=1e-5)
     plain = next(iter(trajectory(model, images)))
     assert plain.projections is None
-    assert plain.attention is None
+    assert plain.maps is None
     assert plain.Z_next.requires_grad
 
 
 def test_operators_without_attention_say_so():
     model = small(compress="gradient_step")
     with pytest.raises(ValueError, match="gradient_step has no attention maps"):
-        list(trajectory(model, torch.randn(1, 3, 16, 16), attention=True))
+        list(trajectory(model, torch.randn(1, 3, 16, 16), maps=True))
 
 
-@pytest.mark.parametrize("compress", sorted(opencrate.operators.COMPRESSIONS))
-@pytest.mark.parametrize("sparsify", sorted(opencrate.operators.SPARSIFICATIONS))
+@pytest.mark.parametrize("compress", own(opencrate.operators.compressions))
+@pytest.mark.parametrize("sparsify", own(opencrate.operators.sparsifications))
 def test_every_pair_of_operators_makes_a_network(compress, sparsify):
     model = small(compress=compress, sparsify=sparsify).train()
     logits = model(torch.randn(2, 3, 16, 16))
@@ -115,7 +119,8 @@ def test_step_moves_the_tokens_as_it_moves_their_layernorm():
     half = model.blocks[0].compress
     Z = random(2, 17, 24)
     Y = half.norm(Z)
-    torch.testing.assert_close(half(Z), Z + half.step(Y) - Y)
+    expected = softmax_step(Y, half.operator.U, scale=6**-0.5) - Y
+    torch.testing.assert_close(half(Z), Z + expected)
 
 
 def test_config_rebuilds_the_network():
@@ -171,7 +176,7 @@ def test_built_on_meta_then_filled():
         ({"img_size": "16"}, "img_size must be a whole number or two, got '16'"),
         ({"attn_drop_rate": 2.0}, "attn_drop_rate must be in [0, 1), got 2.0"),
         ({"norm_eps": -1.0}, "norm_eps must be positive, got -1.0"),
-        ({"compress": None}, "a compression is chosen by its name, not by None"),
+        ({"compress": None}, "a compression is chosen by its registered name, got None"),
         ({"sparsify_args": {"lam": "0.1"}}, "lam must be a finite number, got '0.1'"),
         ({"sparsify_args": {"eta": float("inf")}}, "eta must be a finite number, got inf"),
         ({"sparsify": "ista_unrolled", "sparsify_args": {"steps": 2.5}}, "steps must be a whole number, got 2.5"),
@@ -209,7 +214,7 @@ def test_what_is_no_batch_of_pictures_is_one_sentence(images, message):
 
 
 def test_trajectory_of_another_network_is_one_sentence():
-    with pytest.raises(ValueError, match="trajectory takes a CRATE, got VisionTransformer"):
+    with pytest.raises(ValueError, match="trajectory needs a network with `embed` and `layers`, got VisionTransformer"):
         list(trajectory(timm.create_model("test_vit"), torch.zeros(1, 3, 160, 160)))
 
 
@@ -240,8 +245,8 @@ def test_gpu_agrees_with_cpu(dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("half", "operator"),
-    [("compress", name) for name in sorted(opencrate.operators.COMPRESSIONS)]
-    + [("sparsify", name) for name in sorted(opencrate.operators.SPARSIFICATIONS)],
+    [("compress", name) for name in own(opencrate.operators.compressions)]
+    + [("sparsify", name) for name in own(opencrate.operators.sparsifications)],
 )
 def test_gpu_has_the_gradients_of_cpu_with_every_operator(half, operator):
     model, images, found = small(dtype=torch.float64, **{half: operator}), random(4, 3, 16, 16), []
@@ -263,10 +268,11 @@ def test_gpu_training_step_in_bf16(name):
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_training_leaves_out_what_the_loss_does_not_see(checkpointing):
+def test_the_fast_form_leaves_out_what_the_loss_does_not_see(checkpointing):
     """The last layer is asked for the class token alone: the same logits and gradients as from all tokens."""
     model, images = small(dtype=torch.float64), random(3, 3, 16, 16, seed=2)
     seen = []
+    training_forms(model, first_token=True)
     model.blocks[-1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
     results = []
     for training in (True, False):
@@ -281,7 +287,7 @@ def test_training_leaves_out_what_the_loss_does_not_see(checkpointing):
 
 @pytest.mark.parametrize("arguments", [{"global_pool": "avg"}, {"compress": "softmax_step"}, {"sparsify": "prox_mm"}])
 def test_training_computes_all_tokens_where_they_count(arguments):
-    model, seen = small(**arguments).train(), []
+    model, seen = training_forms(small(**arguments).train(), first_token=True), []
     model.blocks[-1].register_forward_hook(lambda module, inputs, output: seen.append(output.shape[1]))
     model(random(2, 3, 16, 16, seed=2).float())
     assert seen == [17]

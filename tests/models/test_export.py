@@ -5,9 +5,9 @@ import shutil
 import pytest
 import torch
 
-from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+from opencrate.operators import compressions, sparsifications
 
-from ..networks import small
+from ..networks import own, small
 from ..strategies import random
 
 pytestmark = pytest.mark.unhooked
@@ -38,7 +38,9 @@ def test_compiles_as_one_graph(backend, dtype, tolerance):
 
 
 @pytest.mark.parametrize(
-    "half", [*({"compress": name} for name in COMPRESSIONS), *({"sparsify": name} for name in SPARSIFICATIONS)], ids=str
+    "half",
+    [*({"compress": name} for name in own(compressions)), *({"sparsify": name} for name in own(sparsifications))],
+    ids=str,
 )
 def test_every_operator_compiles_as_one_graph(half):
     model, images = small(**half, depth=1), torch.randn(2, 3, 16, 16)
@@ -75,20 +77,3 @@ def test_onnx_gives_the_same_logits(tmp_path, pool):
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"images": images.numpy()})
     torch.testing.assert_close(torch.from_numpy(logits), model(images), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"num_heads": 1}, {"global_pool": "avg"}, {"sparsify_args": {"eta": 1}}], ids=str
-)
-def test_torchscript(tmp_path, arguments):
-    model, images = small(**arguments), torch.randn(2, 3, 16, 16)
-    torch.jit.script(model).save(tmp_path / "model.pt")
-    scripted = torch.jit.load(tmp_path / "model.pt")
-    torch.testing.assert_close(scripted(images), model(images), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("arguments", [{"compress": "mssa_tied"}, {"sparsify": "prox_mm"}])
-def test_torchscript_of_other_operators_refuses(arguments):
-    scripted = torch.jit.script(small(**arguments))
-    with pytest.raises(torch.jit.Error, match=r"use torch\.export"):
-        scripted(torch.randn(2, 3, 16, 16))

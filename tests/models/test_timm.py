@@ -174,11 +174,13 @@ def test_parameter_groups():
     skipped, decayed = param_groups_weight_decay(model, 0.5, no_weight_decay_list=model.no_weight_decay())
     assert (skipped["weight_decay"], decayed["weight_decay"]) == (0.0, 0.5)
     assert any(weight is model.cls_token for weight in skipped["params"])
-    assert any(weight is model.blocks[0].compress.step.UT for weight in decayed["params"])
+    assert any(weight is model.blocks[0].compress.operator.UT for weight in decayed["params"])
     groups = param_groups_layer_decay(model, layer_decay=0.5)
     scale = {id(weight): group["lr_scale"] for group in groups for weight in group["params"]}
     assert len(scale) == len(list(model.parameters()))
-    by_depth = [scale[id(weight)] for weight in (model.cls_token, *(block.sparsify.step.D for block in model.blocks))]
+    by_depth = [
+        scale[id(weight)] for weight in (model.cls_token, *(block.sparsify.operator.D for block in model.blocks))
+    ]
     assert by_depth == sorted(by_depth)
     assert len(set(by_depth)) == 4
     assert scale[id(model.head.weight)] == 1

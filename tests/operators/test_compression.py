@@ -1,11 +1,8 @@
-import functools
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opencrate import CRATE
 from opencrate.objective import (
     attention_denoiser,
     project,
@@ -13,10 +10,9 @@ from opencrate.objective import (
     subspace_coding_rate,
     subspace_coding_rate_gradient,
 )
-from opencrate.operators import COMPRESSIONS, compression
-from opencrate.operators.compression import (
-    Compression,
+from opencrate.operators import (
     attention_maps,
+    compressions,
     gradient_step,
     lift,
     mixture_step,
@@ -25,8 +21,8 @@ from opencrate.operators.compression import (
     neumann_step,
     softmax_step,
     ssa,
-    ssa_reference,
 )
+from opencrate.operators.attention import ssa_reference
 
 from ..strategies import random, seeds, subspaces, token_shapes, unit_tokens
 
@@ -151,163 +147,108 @@ def test_mixture_step_of_many_tokens_weighs_the_heads():
     torch.testing.assert_close(mixture_step(Z, U, sigma), expected, **EXACT)
 
 
-@pytest.mark.parametrize("name", sorted(COMPRESSIONS))
-def test_module_applies_the_function_of_its_name(name):
-    module = Compression(name, 6, num_heads=3, head_dim=2, dtype=torch.float64)
-    Z = random(2, 5, 6)
+FUNCTIONS = {
+    "mssa_tied": mssa_tied,
+    "softmax_step": softmax_step,
+    "gradient_step": gradient_step,
+    "neumann_step": neumann_step,
+    "mixture_step": mixture_step,
+}
+
+
+def build(name, options=None, num_heads=3, head_dim=2, **arguments):
+    return compressions.build(
+        name, options, dim=6, num_heads=num_heads, head_dim=head_dim, dtype=torch.float64, **arguments
+    )
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_module_moves_as_the_function_of_its_name(name):
+    module, Z = build(name), random(2, 5, 6)
     assert module.U.shape == (3, 6, 2)
-    arguments = {"scale": 2**-0.5} if module.has_attention else {}
-    if name == "mssa":
-        arguments |= {"W": module.W.weight, "bias": module.W.bias}
-    torch.testing.assert_close(module(Z), COMPRESSIONS[name](Z, module.U, **arguments), **EXACT)
-    module(Z).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
+    arguments = {"scale": 2**-0.5} if module.has("maps") else {}
+    result = FUNCTIONS[name](Z, module.U, **arguments)
+    expected = result if name == "mssa_tied" else result - Z  # tied MSSA is a move itself, the others are steps
+    torch.testing.assert_close(module(Z), expected, **EXACT)
+
+
+def test_mssa_has_a_free_output_map():
+    module, Z = build("mssa"), random(2, 5, 6)
+    expected = mssa(Z, module.U, module.W.weight, module.W.bias, 2**-0.5)
+    torch.testing.assert_close(module(Z), expected, **EXACT)
+    assert build("mssa", {"bias": False}).W.bias is None
 
 
 def test_attention_dropout_is_for_training_alone():
-    module = Compression("mssa", 6, 3, 2, attn_drop=0.5, dtype=torch.float64)
+    module = build("mssa", attn_drop=0.5)
     Z = random(2, 5, 6)
     torch.manual_seed(0)
     assert not torch.equal(module(Z), module(Z))
     module.eval()
     assert torch.equal(module(Z), module(Z))
-    plain = Compression("mssa", 6, 3, 2, dtype=torch.float64)
+    plain = build("mssa")
     plain.load_state_dict(module.state_dict())
     assert torch.equal(module(Z), plain(Z))
 
 
 def test_one_head_as_wide_as_the_tokens_has_no_output_map():
-    module = Compression("mssa", 6, num_heads=1, head_dim=6, dtype=torch.float64)
+    module = build("mssa", num_heads=1, head_dim=6)
     assert [name for name, _ in module.named_parameters()] == ["UT"]
     Z = random(2, 5, 6)
     torch.testing.assert_close(module(Z), ssa_reference(Z, module.U, 6**-0.5).squeeze(-3), **EXACT)
 
 
-def test_a_new_compression_is_one_function():
-    @compression.register
-    def shrink_towards_subspaces(Z, U, rate=0.5):
-        return (1 - rate) * Z + rate * lift(project(Z, U), U)
-
-    try:
-        sizes = {"img_size": 8, "patch_size": 4, "embed_dim": 6, "depth": 2, "num_heads": 3, "num_classes": 4}
-        model = CRATE(compress="shrink_towards_subspaces", compress_args={"rate": 0.25}, **sizes)
-        assert model(torch.randn(2, 3, 8, 8)).shape == (2, 4)
-        assert model.config()["compress_args"] == {"rate": 0.25}
-    finally:
-        del COMPRESSIONS["shrink_towards_subspaces"]
-
-
-@pytest.mark.unhooked  # ours checks it, too
-@pytest.mark.parametrize(
-    ("wrong", "queries", "message"),
-    [
-        (
-            lambda Z, U: Z.mean(-1, keepdim=True),
-            None,
-            r"'wrong' must return tokens of shape \(2, 5, 6\), got \(2, 5, 1\)",
-        ),
-        (lambda Z, U: Z[:, :3], None, r"must return tokens of shape \(2, 5, 6\), got \(2, 3, 6\)"),
-        (lambda Z, U: None, None, r"must return tokens of shape \(2, 5, 6\), got None"),
-        (lambda Z, U, queries=None: Z, 1, r"must return tokens of shape \(2, 1, 6\), got \(2, 5, 6\)"),
-    ],
-)
-def test_what_an_operator_of_others_returns_is_checked(wrong, queries, message):
-    wrong.__name__ = "wrong"
-    try:
-        compression.register(wrong)
-        module = Compression("wrong", 6, 3, 2)
-        with pytest.raises(ValueError, match=message):
-            module(torch.ones(2, 5, 6), queries)
-    finally:
-        COMPRESSIONS.pop("wrong", None)
+def test_orthonormal_bases_stay_so():
+    module, Z = build("mssa", {"basis": "orthonormal"}), random(2, 5, 6)
+    eye = torch.eye(2, dtype=torch.float64).expand(3, 2, 2)
+    torch.testing.assert_close(module.U.mT @ module.U, eye, **EXACT)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    module(Z).square().sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(module.U.mT @ module.U, eye, **EXACT)
+    again = build("mssa", {"basis": "orthonormal"})
+    again.load_state_dict(module.state_dict())
+    assert torch.equal(again(Z), module(Z))
+    module.reset_parameters()
+    torch.testing.assert_close(module.U.mT @ module.U, eye, **EXACT)
 
 
-@pytest.mark.unhooked
-def test_a_checked_operator_compiles_and_is_still_itself():
-    def halved(Z, U, rate=0.5):
-        return rate * Z
-
-    try:
-        checked = compression.register(halved)
-        assert checked.__name__ == "halved"
-        assert COMPRESSIONS.options("halved", {"rate": 0.25}) == {"rate": 0.25}
-        module, Z = Compression("halved", 6, 3, 2, {"rate": 0.25}), torch.ones(2, 5, 6)
-        compiled = torch.compile(module, fullgraph=True, backend="eager")
-        assert torch.equal(compiled(Z), 0.25 * Z)
-        assert torch.equal(torch.export.export(module, (Z,)).module()(Z), 0.25 * Z)
-        assert torch.equal(torch.fx.symbolic_trace(module.operator)(Z, module.U), 0.5 * Z)
-    finally:
-        COMPRESSIONS.pop("halved", None)
+def test_a_causal_mssa_sees_no_later_token():
+    module, Z = build("mssa", {"causal": True}), random(2, 5, 6)
+    torch.testing.assert_close(module(Z)[:, :3], module(Z[:, :3]), **EXACT)
+    assert torch.equal(module.maps(Z), module.maps(Z).tril())
+    V = module.projections(Z)
+    torch.testing.assert_close(module(Z), module.output(module.maps(Z) @ V), **EXACT)
 
 
-def test_the_signature_says_what_an_operator_needs():
-    """Only what it names is passed; what cannot be passed is refused at once."""
-    before = dict(COMPRESSIONS)
-
-    def output_map_alone(Z, U, W=None):
-        return Z + project(Z, U).transpose(-3, -2).flatten(-2) @ W.T
-
-    def scale_alone(Z, U, scale=1.0):
-        return scale * Z
-
-    def dropout_alone(Z, U, dropout=0.0):
-        return dropout * Z
-
-    try:
-        for operator in (output_map_alone, scale_alone, dropout_alone):
-            compression.register(operator)
-        Z = random(2, 5, 6)
-        module = Compression("output_map_alone", 6, 3, 2, dtype=torch.float64)
-        assert module.W.bias is None
-        torch.testing.assert_close(module(Z), output_map_alone(Z, module.U, module.W.weight))
-        assert torch.equal(Compression("scale_alone", 6, 3, 2)(Z), 2**-0.5 * Z)
-        assert torch.equal(Compression("dropout_alone", 6, 3, 2, attn_drop=0.5)(Z), 0.5 * Z)
-
-        # Registering again, as a notebook does, replaces; registering as another kind changes the kind.
-        compression.register(increment=True, recorded=False)(scale_alone)
-        assert Compression("scale_alone", 6, 3, 2).is_increment
-        assert not Compression("scale_alone", 6, 3, 2).is_recorded
-        compression.register(scale_alone)
-        assert not Compression("scale_alone", 6, 3, 2).is_increment
-        assert Compression("scale_alone", 6, 3, 2).is_recorded
-        assert not Compression("gradient_step", 6, 3, 2).is_recorded
-
-        for wrong, message in [
-            (lambda X, basis: X, "must begin with the arguments Z and U"),
-            (lambda Z, U, rate: Z, "argument 'rate' of compression 'wrong' needs a name and a default"),
-            (lambda Z, U, *rates: Z, "argument 'rates' of compression 'wrong' needs a name and a default"),
-            (lambda Z, U, rate=None: Z, "'rate' of compression 'wrong' is an option, so its default must be a number"),
-            (lambda Z, U, rate=float("inf"): Z, "rate must be a finite number, got inf"),
-            (lambda Z, U, eps=-1.0: Z, "eps must be positive, got -1"),
-            (lambda Z, U, bias=None: Z, "compression 'wrong' has a bias and no W"),
-        ]:
-            wrong.__name__ = "wrong"
-            with pytest.raises(ValueError, match=message):
-                compression.register(wrong)
-        for nameless in (lambda Z, U: Z, functools.partial(scale_alone, scale=2.0)):
-            with pytest.raises(ValueError, match="is registered under its function's name"):
-                compression.register(nameless)
-        with pytest.raises(ValueError, match="'scale' of scale_alone is given by the network, and is no option"):
-            COMPRESSIONS.options("scale_alone", {"scale": 2.0})
-        scale_alone.__name__ = "mssa"
-        with pytest.raises(ValueError, match=r"'mssa' exists in opencrate\.operators\.compression: give yours another"):
-            compression.register(scale_alone)
-    finally:
-        COMPRESSIONS.clear()
-        COMPRESSIONS.update(before)
+def test_decoding_token_by_token_is_the_causal_pass():
+    module, Z, state, moves = build("mssa", {"causal": True}), random(2, 5, 6), None, []
+    for t in range(5):
+        move, state = module.step(Z[:, t : t + 1], state)
+        moves.append(move)
+    torch.testing.assert_close(torch.cat(moves, 1), module(Z), **EXACT)
+    assert state.shape == (2, 3, 5, 2)  # one tensor, not keys and values
+    with pytest.raises(ValueError, match="only a causal network decodes token by token"):
+        build("mssa").step(Z[:, :1], None)
+    with pytest.raises(ValueError, match="compression 'gradient_step' cannot decode token by token"):
+        build("gradient_step").step(Z[:, :1], None)
 
 
 def test_bad_input_is_one_sentence():
     with pytest.raises(ValueError, match=r"unknown compression 'msa'; did you mean 'mssa'\?"):
-        Compression("msa", 6, 3, 2)
+        build("msa")
     with pytest.raises(ValueError, match="unknown compression 'xyz'; known: gradient_step, mixture_step, mssa"):
-        Compression("xyz", 6, 3, 2)
+        build("xyz")
     with pytest.raises(ValueError, match=r"softmax_step has no option 'kapa'; did you mean 'kappa'\?"):
-        Compression("softmax_step", 6, 3, 2, {"kapa": 1.0})
+        build("softmax_step", {"kapa": 1.0})
     with pytest.raises(ValueError, match="eps must be positive, got 0"):
-        Compression("mssa_tied", 6, 3, 2, {"eps": 0.0})
+        build("mssa_tied", {"eps": 0.0})
     with pytest.raises(ValueError, match="kappa must be positive, got -1"):
-        Compression("gradient_step", 6, 3, 2, {"kappa": -1.0})
+        build("gradient_step", {"kappa": -1.0})
+    with pytest.raises(ValueError, match="basis must be 'free' or 'orthonormal', got 'round'"):
+        build("mssa", {"basis": "round"})
+    with pytest.raises(ValueError, match="causal must be true or false, got 1"):
+        build("mssa", {"causal": 1})
     Z, U = random(5, 6), random(3, 6, 2)
     for step in (mssa_tied, gradient_step, neumann_step, softmax_step):
         with pytest.raises(ValueError, match="eps must be positive"):

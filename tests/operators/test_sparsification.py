@@ -5,18 +5,16 @@ from hypothesis import given
 from sklearn.linear_model import Lasso
 
 from opencrate.objective import expansion_objective, lasso, rate_scale
-from opencrate.operators.sparsification import (
-    SPARSIFICATIONS,
-    Sparsification,
+from opencrate.operators import (
     ista,
-    ista_matrix,
-    ista_reference,
     ista_unrolled,
     prox_mm,
     prox_mm_tight,
     proximal_step,
     solve_lasso,
+    sparsifications,
 )
+from opencrate.operators.ista import ista_matrix, ista_reference
 
 from ..strategies import orthonormal, random, seeds, token_shapes
 
@@ -130,27 +128,61 @@ def test_prox_mm_by_hand():
     torch.testing.assert_close(prox_mm_tight(Z, D, lam=0.1, eps=1.0), torch.tensor([[1 + 8 / 3 - 0.4, 0.0]]).double())
 
 
-@pytest.mark.parametrize("name", sorted(SPARSIFICATIONS))
+FUNCTIONS = {"ista": ista, "ista_unrolled": ista_unrolled, "prox_mm": prox_mm, "prox_mm_tight": prox_mm_tight}
+
+
+def build(name, options=None, dim=6):
+    return sparsifications.build(name, options, dim=dim, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_module_applies_the_function_of_its_name(name):
-    module = Sparsification(name, 6, {"lam": 0.3}, dtype=torch.float64)
-    Z = random(2, 5, 6)
-    torch.testing.assert_close(module(Z), SPARSIFICATIONS[name](Z, module.D, lam=0.3), **EXACT)
+    module, Z = build(name, {"lam": 0.3}), random(2, 5, 6)
+    torch.testing.assert_close(module(Z), FUNCTIONS[name](Z, module.D, lam=0.3), **EXACT)
     assert (module(Z) >= 0).all()
-    module(Z).sum().backward()
-    assert module.D.grad is not None
+    assert module.replaces
+
+
+def test_the_matrix_is_formed_once_while_nothing_changes():
+    module, Z = build("ista").eval(), random(2, 5, 6)
+
+    def fresh():
+        return ista(Z, module.D, 0.1, 0.1)
+
+    with torch.no_grad():
+        torch.testing.assert_close(module(Z), fresh(), **EXACT)
+        kept = module.matrix()
+        assert module.matrix() is kept
+        module.D.mul_(2)  # in place, as an optimiser does
+        torch.testing.assert_close(module(Z), fresh(), **EXACT)
+        module.load_state_dict({"D": random(6, 6, seed=5)})
+        torch.testing.assert_close(module(Z), fresh(), **EXACT)
+        module.D.data = random(6, 6, seed=6)  # other memory
+        torch.testing.assert_close(module(Z), fresh(), **EXACT)
+        module.train()
+        assert module._kept is None
+    with torch.inference_mode():
+        torch.testing.assert_close(module(Z), fresh(), **EXACT)
+    half = module.float().eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert half(Z.float()).dtype == torch.bfloat16
+    with torch.no_grad():
+        expected = ista(Z.float(), half.D, 0.1, 0.1)  # and not what was kept under autocast
+        torch.testing.assert_close(half(Z.float()), expected, rtol=1e-5, atol=1e-5)
+    assert half.matrix().requires_grad  # with gradients it is formed anew
 
 
 def test_bad_input_is_one_sentence():
     with pytest.raises(ValueError, match=r"unknown sparsification 'istaa'; did you mean 'ista'\?"):
-        Sparsification("istaa", 6)
+        build("istaa")
     with pytest.raises(ValueError, match=r"lam must not be negative, got -0\.1"):
-        Sparsification("ista", 6, {"lam": -0.1})
+        build("ista", {"lam": -0.1})
     with pytest.raises(ValueError, match="eta must be positive, got 0"):
-        Sparsification("ista", 6, {"eta": 0.0})
+        build("ista", {"eta": 0.0})
     with pytest.raises(ValueError, match="eps must be positive, got -1"):
-        Sparsification("prox_mm", 6, {"eps": -1.0})
+        build("prox_mm", {"eps": -1.0})
     with pytest.raises(ValueError, match=r"prox_mm has no option 'eta'; (did you mean|known)"):
-        Sparsification("prox_mm", 6, {"eta": 0.1})
+        build("prox_mm", {"eta": 0.1})
     Z, D = random(2, 3), random(3, 3)
     for step in (ista, ista_unrolled, prox_mm, prox_mm_tight):
         with pytest.raises(ValueError, match="lam must not be negative"):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from opencrate.operators.compression import LARGE, attend, attention_maps
-from opencrate.operators.symmetric_attention import symmetric_attention
+from opencrate.operators.attention import LARGE, attend, attention_maps
+from opencrate.operators.kernels.symmetric_attention import symmetric_attention
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # Triton's own switch, which must be set before it is imported
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -180,7 +180,7 @@ def test_refused_in_one_sentence():
     V = torch.zeros(1, 3, 2, 16)
     with pytest.raises(ValueError, match="kernel runs on CUDA, not on cpu"):
         attend(V, attention="symmetric")
-    with pytest.raises(ValueError, match="knows no dropout"):
+    with pytest.raises(ValueError, match="has no dropout"):
         attend(V, dropout=0.1, attention="symmetric")
     with pytest.raises(ValueError, match="did you mean 'symmetric'"):
         attend(V, attention="symetric")

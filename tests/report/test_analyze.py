@@ -234,7 +234,7 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path, monkeypatch):
     model = small()
     if kind == "dead":
         with torch.no_grad():
-            model.blocks[1].compress.step.UT[:6] = 0
+            model.blocks[1].compress.operator.UT[:6] = 0
     if kind == "half":
         model = model.half()
     save_pretrained(model, tmp_path / "model")
@@ -287,7 +287,7 @@ def test_mistakes_are_one_sentence(arguments, sentence, checkpoint, pictures, tm
 def test_weights_that_are_no_numbers_are_named(pictures, tmp_path, capsys):
     model = small()
     with torch.no_grad():
-        model.blocks[1].sparsify.step.D[0, 0] = torch.nan
+        model.blocks[1].sparsify.operator.D[0, 0] = torch.nan
     save_pretrained(model, tmp_path / "model")
     with pytest.raises(SystemExit):
         main(

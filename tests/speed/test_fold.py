@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from opencrate.operators import COMPRESSIONS, SPARSIFICATIONS
+from opencrate.operators import compressions, sparsifications
 
-from ..networks import small, transcribed
+from ..networks import own, small, transcribed
 from ..strategies import random
 
 NETWORKS = [
@@ -207,13 +207,13 @@ def test_attention_stays_as_chosen():
     assert {layer.attention for layer in small(attention="reference").fold().layers} == {"reference"}
 
 
-@pytest.mark.parametrize("name", sorted(set(COMPRESSIONS) - {"mssa", "mssa_tied"}))
+@pytest.mark.parametrize("name", sorted(set(own(compressions)) - {"mssa", "mssa_tied"}))
 def test_other_compressions_do_not_fold(name):
     with pytest.raises(ValueError, match=f"the compression {name} "):
         small(compress=name).fold()
 
 
-@pytest.mark.parametrize("name", sorted(set(SPARSIFICATIONS) - {"ista", "prox_mm", "prox_mm_tight"}))
+@pytest.mark.parametrize("name", sorted(set(own(sparsifications)) - {"ista", "prox_mm", "prox_mm_tight"}))
 def test_other_sparsifications_do_not_fold(name):
     with pytest.raises(ValueError, match=f"the sparsification {name} "):
         small(sparsify=name).fold()

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from opencrate import layers as blocks
-from opencrate.speed.norm_folding import OFFSET, absorb, absorbs, normalise, normalise_for_good
+from opencrate.layers import HalfStep
+from opencrate.operators import sparsifications
+from opencrate.speed import norm_folding, training_forms
+from opencrate.speed.norm_folding import OFFSET, absorb, folds, normalise, normalise_saving_output
 
 from ..networks import small
 from ..strategies import random
@@ -30,9 +32,9 @@ def test_the_backward_pass_from_the_result():
     Z = random(2, 5, 12).requires_grad_()
     given = random(2, 5, 12, seed=1)
     expected = torch.autograd.grad((torch.nn.functional.layer_norm(Z, (12,)) + OFFSET), Z, given)
-    torch.testing.assert_close(torch.autograd.grad(normalise_for_good(Z, 1e-5), Z, given), expected, **EXACT)
-    assert torch.autograd.gradcheck(lambda Z: normalise_for_good(Z, 1e-5), Z)
-    assert torch.autograd.gradgradcheck(lambda Z: normalise_for_good(Z, 1e-5), Z)
+    torch.testing.assert_close(torch.autograd.grad(normalise_saving_output(Z, 1e-5), Z, given), expected, **EXACT)
+    assert torch.autograd.gradcheck(lambda Z: normalise_saving_output(Z, 1e-5), Z)
+    assert torch.autograd.gradgradcheck(lambda Z: normalise_saving_output(Z, 1e-5), Z)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -47,29 +49,37 @@ def test_a_networks_step_is_the_same(monkeypatch, pool):
         return [logits, *(weight.grad.clone() for weight in model.parameters())]
 
     plain = step()
+    names = list(model.state_dict())
+    training_forms(model, first_token=True)
+    assert list(model.state_dict()) == names
     called = []
-    monkeypatch.setattr(blocks, "absorbs", lambda *given: called.append(given) or True)
+    monkeypatch.setattr(norm_folding, "folds", lambda *given: called.append(given) or True)
     for absorbed, expected in zip(step(), plain, strict=True):
         torch.testing.assert_close(absorbed, expected, **EXACT)
     assert len(called) == 2 * len(model.blocks)
 
 
-def test_other_steps_are_left_as_they_are(monkeypatch):
-    """A half whose step a researcher has replaced, by another module or another function, applies what it was given."""
-    monkeypatch.setattr(blocks, "absorbs", lambda *_: True)
-    model, Z = small().train(), torch.randn(2, 5, 24)
+def test_operators_without_a_fast_form_stay_as_they_are():
+    """Another operator, or a subclass with a code of its own, keeps the half-step that is written for all."""
+
+    class Doubled(type(sparsifications.build("ista", dim=24))):
+        def code(self, Y):
+            return 2 * Y.relu()
+
+    model, Z = small(compress="gradient_step").train(), torch.randn(2, 5, 24)
+    model.blocks[0].sparsify.operator = Doubled(24)
+    training_forms(model, first_token=True)
     first, second = model.blocks[0], model.blocks[1]
-    first.sparsify.step = nn.Linear(24, 24)
-    torch.testing.assert_close(first.sparsify(Z), first.sparsify.step(first.sparsify.norm(Z)))
-    second.sparsify.step.operator = lambda Z, D, eta, lam: 2 * Z
-    torch.testing.assert_close(second.sparsify(Z), 2 * second.sparsify.norm(Z))
+    assert type(first.compress) is type(first.sparsify) is HalfStep
+    assert type(second.sparsify) is norm_folding.NormFoldedISTA
+    torch.testing.assert_close(first.sparsify(Z), 2 * first.sparsify.norm(Z).relu())
 
 
 def test_only_on_cuda_in_half_precision_and_in_training(monkeypatch):
-    model = small().train()
+    model = training_forms(small().train())
     for dtype in (torch.float32, torch.bfloat16):
-        assert not absorbs(model.blocks[0].compress.norm, torch.zeros(1, 2, 3, dtype=dtype), torch.zeros(1))
-    monkeypatch.setattr(blocks, "absorbs", lambda *_: pytest.fail("asked in evaluation"))
+        assert not folds(model.blocks[0].compress.norm, torch.zeros(1, 2, 3, dtype=dtype), torch.zeros(1))
+    monkeypatch.setattr(norm_folding, "folds", lambda *_: pytest.fail("asked in evaluation"))
     model.eval()(torch.randn(1, 3, 16, 16))
 
 
@@ -77,7 +87,7 @@ def test_only_on_cuda_in_half_precision_and_in_training(monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch 2.11's own compiler's
 def test_on_a_gpu_the_gradients_are_as_near_as_the_plain_ones(monkeypatch):
     """Of a compiled step in bf16, against float64: no weight's error is above twice that of LayerNorm as it is."""
-    model = small(embed_dim=64, num_heads=4).cuda().train()
+    model = training_forms(small(embed_dim=64, num_heads=4).cuda().train(), first_token=True)
     images = torch.randn(64, 3, 16, 16, device="cuda")
 
     def gradients(network, images):
@@ -91,11 +101,11 @@ def test_on_a_gpu_the_gradients_are_as_near_as_the_plain_ones(monkeypatch):
             return gradients(network, images)
 
     asked = []
-    monkeypatch.setattr(blocks, "absorbs", lambda *given: asked.append(absorbs(*given)) or asked[-1])
+    monkeypatch.setattr(norm_folding, "folds", lambda *given: asked.append(folds(*given)) or asked[-1])
     eager, compiled = in_half(model), in_half(torch.compile(model))
     assert asked
     assert all(asked)
-    monkeypatch.setattr(blocks, "absorbs", lambda *_: False)
+    monkeypatch.setattr(norm_folding, "folds", lambda *_: False)
     plain = in_half(model)
     exact = gradients(model.double(), images.double())
     for name, truth in exact.items():
