@@ -12,7 +12,7 @@ from opencrate.cli import main
 
 from .conftest import free_port
 
-pytest.importorskip("gradio")
+pytest.importorskip("uvicorn")
 
 COMMAND = [sys.executable, "-u", "-m", "opencrate", "explore"]
 
@@ -46,7 +46,7 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
 
 def test_a_checkpoint_without_pictures_gets_two_photos(checkpoint, tmp_path):
     said, page, code = explored([checkpoint], tmp_path)
-    assert "so the reference set is two photos: --images FOLDER gives others" in said
+    assert "so two photos are used; pass --images FOLDER for others" in said
     assert "Inside a CRATE" in page
     assert code == 130
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
@@ -63,7 +63,7 @@ def test_without_a_checkpoint_it_opens_the_network_of_the_package(tmp_path):
     ("arguments", "sentence"),
     [
         (["nothing_here"], "nothing_here is neither a run, nor a checkpoint, nor a network"),
-        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is no CRATE, and has no layers to explore"),
+        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is not a CRATE, so it has no layers to explore"),
         (["crate_tiny_patch4_32", "--samples", "0"], "samples must be at least 1, got 0"),
         (["crate_tiny_patch4_32", "--images", "no/such/folder"], "no/such/folder is not a folder"),
         (

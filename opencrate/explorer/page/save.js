@@ -107,7 +107,7 @@ export function python(state) {
     `attention = attention_of(model, picture.images, token=${state.token})[${state.layer - 1}, 0]`,
   ];
   if (state.head) lines.push(`grouped = coherent_patches(model, picture.images, layer=${state.layer}, head=${state.head})`);
-  if (state.coordinate) lines.push(`strongest = top_patches(model, subject.patched.images, layer=${state.layer}, coordinate=${state.coordinate})`);
+  if (state.coordinate) lines.push(`strongest = top_patches(model, subject.reference.searched.images, layer=${state.layer}, coordinate=${state.coordinate})`);
   if (state.compare) lines.push(`print(opencrate.layerwise(subject.network(${literal(state.compare)}), picture.images, ${literal(state.definition)}))`);
   return lines.join("\n") + "\n";
 }

@@ -1,0 +1,124 @@
+"""The reference pictures: one pass gives their mean curves and the best patches of every head and coordinate.
+
+What passes through a layer is dropped after it. Only the curves and the places and scores of the patches are kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..inspection.views import Patches, finite_projections, leading_scores, patches_at
+from ..layers import Layer
+from ..models import CRATE
+from ..objective.rates import require_finite
+from ..sources import Gallery
+from ..stack import Step, trajectory
+from ..study import Study
+from .views import PATCHES, curves
+
+__all__ = ["LayerPatches", "Reference"]
+
+GALLERY = 64  # pictures that are kept in memory
+SEARCHED = 24  # the first of them, in which patches are looked for
+VARIANTS = 16  # networks whose patches are kept
+
+Turn = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPatches:
+    """The best patches of one layer: scores and places of every head (k, count) and every coordinate (d, count)."""
+
+    best: dict[str, tuple[Tensor, Tensor]]  # of "head" and "coordinate"
+    grid: tuple[int, int]
+
+    def patches(self, kind: str, number: int) -> Patches:
+        """Those of a head or coordinate, which is counted from 1, best first."""
+        scores, places = self.best[kind]
+        return patches_at(places[number - 1], scores[number - 1], self.grid)
+
+
+class Reference:
+    """The reference pictures of a study; `turn` is entered for every piece of work, and visitors come in between."""
+
+    def __init__(self, study: Study, turn: Turn) -> None:
+        self.study, self.turn = study, turn
+        self.gallery = study.pictures[0].gallery(min(study.samples, GALLERY))
+        self.searched = Gallery(*(part[:SEARCHED] for part in vars(self.gallery).values()))
+        self.means: dict[str, Any] | None = None  # None until they are measured
+        self._passing = Lock()
+        self._curves: dict[str, Tensor] = {}  # those of the searched pictures
+        self._patches: OrderedDict[Hashable, list[LayerPatches]] = OrderedDict()
+
+    def patches(self, variant: Hashable, open_model: Callable[[], CRATE]) -> list[LayerPatches]:
+        """The best patches in every layer of a variant of the network, which is opened for its one pass alone."""
+        with self._passing:
+            if variant not in self._patches:
+                self._patches[variant] = self._search(open_model())
+                if len(self._patches) > VARIANTS:
+                    self._patches.popitem(last=False)
+            self._patches.move_to_end(variant)
+            return self._patches[variant]
+
+    def measure(self, variant: Hashable) -> None:
+        """Find the study's own network's patches, and its mean curves over all reference pictures."""
+        self.patches(variant, lambda: self.study.model)
+        if self.study.samples <= GALLERY:
+            parts, batches = [self._curves], iter(self.gallery.images[SEARCHED:].split(self.study.batch))
+        else:
+            parts, batches = [], self.study.batches()
+        while True:
+            with self.turn():
+                batch = next(batches, None)
+                if batch is None or len(batch) == 0:
+                    break
+                parts.append(_stacked(self._walk(batch)))
+        values = {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}  # (layers, samples)
+        self.means = {
+            "samples": values["nonzero"].shape[1],
+            "curves": {name: value.mean(1).tolist() for name, value in values.items()},
+            "name": self.study.pictures[0].name,
+        }
+
+    @torch.inference_mode()
+    def _walk(self, images: Tensor) -> list[dict[str, Tensor]]:
+        layers: list[Any] = list(self.study.model.blocks)
+        steps = trajectory(self.study.model, images)
+        return [curves(step, layer) for step, layer in zip(steps, layers, strict=True)]
+
+    def _search(self, model: CRATE) -> list[LayerPatches]:
+        """One pass of the searched pictures, with a turn for every layer; the curves of the study's own network."""
+        found, measured = [], []
+        images = self.searched.images
+        rows, columns = model.patch_embed.grid_of(images)
+        steps = trajectory(model, images, projections=True)
+        for layer in cast("Iterator[Layer]", iter(model.blocks)):
+            with self.turn(), torch.inference_mode():
+                step = next(steps)
+                found.append(_best_of(step, (rows, columns)))
+                if model is self.study.model:
+                    measured.append(curves(step, layer))
+        if measured:
+            self._curves = _stacked(measured)
+        return found
+
+
+def _best_of(step: Step, grid: tuple[int, int]) -> LayerPatches:
+    V = finite_projections(step)[:, :, 1:].transpose(0, 1)  # (k, b, n, p)
+    code = step.Z_next[:, 1:].flatten(0, 1)  # (b·n, d)
+    require_finite(f"the sparse code of layer {step.layer}", code)
+    count = min(PATCHES, len(code))
+    head, coordinate = leading_scores(V).flatten(1).topk(count), code.topk(count, dim=0)
+    best = {"head": (head.values, head.indices), "coordinate": (coordinate.values.mT, coordinate.indices.mT)}
+    return LayerPatches(best, grid)
+
+
+def _stacked(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The measures of every layer, (layers, b) each."""
+    return {name: torch.stack([values[name] for values in measured]) for name in measured[0]}

@@ -1,0 +1,155 @@
+"""A picture passes through a network once: whatever is asked about it afterwards is answered from the recording."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+pytest.importorskip("uvicorn")
+
+from opencrate import CRATE, layerwise
+from opencrate.explorer import open_subject, reference
+from opencrate.explorer.picture_store import PictureStore
+from opencrate.explorer.server import _Questions
+from opencrate.explorer.subject import Variant
+from opencrate.inspection.recording import record
+from opencrate.layers import Compress, Sparsify
+
+from .files import encoded, noise
+
+LAYERS, CLICKS = 3, [("attention", {"token": 5}), ("head", {"layer": 2, "head": 3})]
+CLICKS += [("coordinate", {"layer": 3, "coordinate": 7}), ("look", {})]
+OFF = {"heads": [[1, 2]], "atoms": [[2, 5]]}
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Pictures that were embedded, and calls of half-steps, in any network; `passes` counts from its last `clear`."""
+    counted = Counter()
+
+    def counting(name, method):
+        def counted_method(self, tokens, *rest):
+            counted[name] += len(tokens) if name == "pictures" else 1
+            return method(self, tokens, *rest)
+
+        return counted_method
+
+    monkeypatch.setattr(CRATE, "embed", counting("pictures", CRATE.embed))
+    monkeypatch.setattr(Compress, "forward", counting("half-steps", Compress.forward))
+    monkeypatch.setattr(Sparsify, "forward", counting("half-steps", Sparsify.forward))
+    return counted
+
+
+@pytest.fixture
+def questions(checkpoint, settings):
+    """Of a subject whose reference pictures were not measured yet."""
+    return _Questions(open_subject(checkpoint, settings))
+
+
+@pytest.mark.parametrize("how", ["upload", "sample"])
+def test_a_click_makes_no_pass(questions, passes, how):
+    questions.subject.measure_reference().join()
+    assert passes == {"pictures": 6, "half-steps": 2 * LAYERS}  # all six reference pictures together
+    passes.clear()
+    answer = questions.upload(encoded(noise())) if how == "upload" else questions.sample({"number": 2})
+    assert passes == {"pictures": 1, "half-steps": 2 * LAYERS}
+    passes.clear()
+    for name, asked in CLICKS:
+        assert questions.by_name[name]({"key": answer["key"], **asked})
+    assert passes == {}
+
+
+@pytest.mark.parametrize("variant", [{"network": "untrained"}, {"off": OFF}])
+def test_a_variant_makes_one_pass(questions, passes, variant):
+    questions.subject.measure_reference().join()
+    key = questions.sample({"number": 0})["key"]
+    passes.clear()
+    questions.look({"key": key, **variant})
+    assert passes == {"pictures": 1, "half-steps": 2 * LAYERS}
+    questions.head({"key": key, "layer": 1, "head": 1, **variant})
+    assert passes == {"pictures": 1 + 6, "half-steps": 4 * LAYERS}  # the reference pictures, in this variant
+    passes.clear()
+    for name, asked in CLICKS:
+        assert questions.by_name[name]({"key": key, **asked, **variant})
+    questions.look(
+        {"key": key, "off": {"heads": OFF["heads"][::-1], "atoms": OFF["atoms"] * 2}}
+        if "off" in variant
+        else {"key": key}
+    )
+    assert passes == {}
+    questions.look({"key": key, "off": {"heads": [[1, 3]]}})
+    assert passes["pictures"] == 1
+
+
+def test_a_click_before_the_reference_is_measured_makes_its_pass(questions, passes):
+    key = questions.sample({"number": 0})["key"]
+    passes.clear()
+    questions.head({"key": key, "layer": 1, "head": 1})
+    assert passes["pictures"] == 6
+    questions.subject.measure_reference().join()
+    assert passes["pictures"] == 6
+    assert questions.subject.reference.means["samples"] == 6
+
+
+@pytest.mark.parametrize(("gallery", "searched", "passed"), [(64, 2, 6), (4, 2, 2 + 6)])
+def test_a_larger_reference_set(checkpoint, settings, passes, monkeypatch, gallery, searched, passed):
+    """Pictures beyond those in which patches are looked for are measured in batches, and all enter the mean."""
+    monkeypatch.setattr(reference, "GALLERY", gallery)
+    monkeypatch.setattr(reference, "SEARCHED", searched)
+    subject = open_subject(checkpoint, settings)
+    subject.measure_reference().join()
+    assert passes["pictures"] == passed
+    assert subject.reference.means["samples"] == 6
+    rows = layerwise(subject.model, torch.cat(list(subject.study.batches())), "paper").rows
+    assert subject.reference.means["curves"]["paper"] == pytest.approx([row["Rc"] for row in rows], rel=1e-5)
+
+
+def test_the_patches_of_few_variants_are_kept(questions, passes, monkeypatch):
+    monkeypatch.setattr(reference, "VARIANTS", 2)
+    variants = [Variant(heads=((1, head),)) for head in (1, 2, 3)]
+    for variant in (variants[0], variants[1], variants[0], variants[2], variants[0]):
+        questions.subject.crops(variant, 1, "head", 1)
+    assert passes["pictures"] == 3 * 6
+    questions.subject.crops(variants[1], 1, "head", 1)
+    assert passes["pictures"] == 4 * 6
+
+
+def test_recordings_are_kept_up_to_a_number_of_bytes(subject):
+    recording = record(subject.model, subject.sample(0).images)
+    tokens = 4 * 17 * 24  # bytes: n · d of float32
+    assert recording.nbytes == (1 + 3 * LAYERS) * tokens  # Z¹, and Z½, Z⁺ and the projections of every layer
+    store = PictureStore(max_pictures=3, max_recording_bytes=2 * recording.nbytes)
+    first, second = store.add("first"), store.add("second")
+    for key, variant in ((first, "a"), (second, "a")):
+        store.add_recording(key, variant, recording)
+    assert store.get_recording(first, "a") is recording
+    store.add_recording(first, "b", recording)  # the second's was not used for the longest time
+    assert [store.get_recording(*place) is not None for place in ((first, "a"), (first, "b"), (second, "a"))] == [
+        1,
+        1,
+        0,
+    ]
+    assert store.get(second) == "second"
+    for name in ("third", "fourth"):
+        store.add(name)
+    assert store.recordings == {}  # they go with their picture
+    store.add_recording(first, "a", recording)
+    assert store.recordings == {}
+
+
+def test_one_recording_is_kept_whatever_its_size(subject):
+    recording, store = record(subject.model, subject.sample(0).images), PictureStore(max_recording_bytes=1)
+    key = store.add("picture")
+    for variant in ("a", "b"):
+        store.add_recording(key, variant, recording)
+        assert store.get_recording(key, variant) is recording
+    assert store.get_recording(key, "a") is None
+
+
+def test_a_dropped_recording_is_made_again(questions, passes):
+    key = questions.sample({"number": 0})["key"]
+    before = questions.attention({"key": key, "token": 3})
+    questions.store.recordings.clear()
+    passes.clear()
+    assert questions.attention({"key": key, "token": 3}) == before
+    assert passes["pictures"] == 1
