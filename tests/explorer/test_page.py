@@ -298,7 +298,7 @@ def test_the_numbers_are_saved_as_a_table(page, subject):
     curve = [float(row["value"]) for row in rows if (row["network"], row["measure"]) == ("this network", "Rc unit")]
     table = opencrate.layerwise(subject.model, subject.sample(0).images, "unit")
     assert curve == pytest.approx([row["Rc"] for row in table.rows], rel=1e-5)
-    assert {row["network"] for row in rows} == {"this network", "without what is off", "mean of 6 reference pictures"}
+    assert {row["network"] for row in rows} == {"this network", "with parts off", "mean of 6 reference pictures"}
 
 
 def test_the_python_gives_the_view_again(page, subject, capsys):
@@ -324,7 +324,7 @@ def test_what_is_wrong_is_a_sentence_and_the_page_goes_on(page, subject):
     page.locator("#file").set_input_files(file_of(b""))
     expect(page.locator("#error")).to_have_text("The file is empty.")
     page.locator("#file").set_input_files(file_of(picture_file(6, (1, 1))))
-    expect(page.locator("#notes")).to_have_text("It has only 1 × 1 pixels, which were enlarged.")
+    expect(page.locator("#notes")).to_have_text("It has only 1 × 1 pixels and was enlarged.")
     expect(page.locator("#error")).to_be_hidden()
     expect(page.locator("#samples button")).to_have_count(7)
 

@@ -1,4 +1,4 @@
-// What is on screen as a picture, its numbers as a table, and the Python that gives them again.
+// Save the view as a picture, its numbers as a table, and the Python code that computes them.
 
 import { css } from "./draw.js";
 
@@ -73,7 +73,7 @@ const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('
 
 export function csv(state) {
   const rows = [["network", "measure", "layer", "value"]];
-  const looks = [["this network", state.picture.look], ["without what is off", state.now], [state.compare, state.other], [`mean of ${state.reference?.samples} reference pictures`, state.reference]];
+  const looks = [["this network", state.picture.look], ["with parts off", state.now], [state.compare, state.other], [`mean of ${state.reference?.samples} reference pictures`, state.reference]];
   for (const [name, look] of looks) {
     if (!look?.curves) continue;
     for (const [measure, values] of Object.entries(look.curves)) {
