@@ -69,7 +69,10 @@ def explore(source: str, settings: Exploring) -> None:
     subject = open_subject(source, settings)
     with serving(subject, settings) as address:
         try:
+            subject.measure_reference()
             print(f"The explorer is at {address} (Ctrl-C stops it)", flush=True)
+            if settings.browser:
+                webbrowser.open(address)
             threading.Event().wait()
         finally:
             subject.close()
@@ -79,7 +82,7 @@ def open_subject(source: str, settings: Exploring) -> Subject:
     """The network and its pictures; scikit-learn's two photos where no pictures are known."""
     given: Any = settings
     if run_of(source) is None and not (settings.images or settings.recipe or settings.data):
-        given = replace(settings, images=_photos())
+        given = replace(settings, images=str(files("sklearn.datasets.images")))
         log.warning("no pictures are known for %s, so two photos are used; pass --images FOLDER for others", source)
     study = open_study(source, given, torch.device("cpu"))
     return Subject(study, settings.against, settings.in_python())
@@ -116,11 +119,7 @@ def serving(subject: Subject, settings: Exploring) -> Iterator[str]:
     try:
         while not server.started and thread.is_alive():
             time.sleep(0.01)
-        address = _address(settings.host, listening.getsockname()[1])
-        subject.measure_reference()
-        if settings.browser:
-            webbrowser.open(address)
-        yield address
+        yield _address(settings.host, listening.getsockname()[1])
     finally:
         server.should_exit = True
         thread.join()
@@ -140,7 +139,3 @@ def _address(host: str, port: int) -> str:
     if host in ("0.0.0.0", "::"):
         host = "localhost"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _photos() -> str:
-    return str(files("sklearn.datasets.images"))

@@ -3,7 +3,6 @@
 What passes through a layer is dropped after it. Only the curves and the places and scores of the patches are kept.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ..objective.rates import require_finite
 from ..sources import Gallery
 from ..stack import Step, trajectory
 from ..study import Study
+from .picture_store import LRUCache
 from .views import PATCHES, curves
 
 __all__ = ["LayerPatches", "Reference"]
@@ -52,19 +52,17 @@ class Reference:
         self.gallery = study.pictures[0].gallery(min(study.samples, GALLERY))
         self.searched = Gallery(*(part[:SEARCHED] for part in vars(self.gallery).values()))
         self.means: dict[str, Any] | None = None  # None until they are measured
-        self._passing = Lock()
+        self._passing = Lock()  # two questions about one variant make one pass
         self._curves: dict[str, Tensor] = {}  # those of the searched pictures
-        self._patches: OrderedDict[Hashable, list[LayerPatches]] = OrderedDict()
+        self._patches: LRUCache[list[LayerPatches]] = LRUCache(VARIANTS)
 
     def patches(self, variant: Hashable, open_model: Callable[[], CRATE]) -> list[LayerPatches]:
         """The best patches in every layer of a variant of the network, which is opened for its one pass alone."""
+        kept = self._patches.get(variant)
+        if kept is not None:
+            return kept
         with self._passing:
-            if variant not in self._patches:
-                self._patches[variant] = self._search(open_model())
-                if len(self._patches) > VARIANTS:
-                    self._patches.popitem(last=False)
-            self._patches.move_to_end(variant)
-            return self._patches[variant]
+            return self._patches.get(variant) or self._patches.put(variant, self._search(open_model()))
 
     def measure(self, variant: Hashable) -> None:
         """Find the study's own network's patches, and its mean curves over all reference pictures."""
@@ -94,19 +92,19 @@ class Reference:
 
     def _search(self, model: CRATE) -> list[LayerPatches]:
         """One pass of the searched pictures, with a turn for every layer; the curves of the study's own network."""
-        found, measured = [], []
+        best, measured = [], []
         images = self.searched.images
         rows, columns = model.patch_embed.grid_of(images)
         steps = trajectory(model, images, projections=True)
         for layer in cast("Iterator[Layer]", iter(model.blocks)):
             with self.turn(), torch.inference_mode():
                 step = next(steps)
-                found.append(_best_of(step, (rows, columns)))
+                best.append(_best_of(step, (rows, columns)))
                 if model is self.study.model:
                     measured.append(curves(step, layer))
         if measured:
             self._curves = _stacked(measured)
-        return found
+        return best
 
 
 def _best_of(step: Step, grid: tuple[int, int]) -> LayerPatches:

@@ -147,17 +147,16 @@ class _Questions:
         recording = record(self.subject.model, picture.images)
         look = views.look(recording, self.subject.study.class_name)
         key = self.store.add(picture)
-        self.store.add_recording(key, Variant(), recording)
+        self.store.recordings.put((key, Variant()), recording)
         return {"key": key, "notes": notes, "shown": views.png(picture.shown[0]), **look}
 
     def _recording(self, question: Answer) -> Recording:
         """The recording of a question's picture in its variant of the network; it is made where none is kept."""
         key, variant = str(question.get("key")), _variant(question)
-        picture, recording = self.store.get(key), self.store.get_recording(key, variant)
-        if recording is None:
-            recording = record(self.subject.variant(variant), picture.images)
-            self.store.add_recording(key, variant, recording)
-        return recording
+        picture, kept = self.store.get(key), self.store.recordings.get((key, variant))
+        if kept is not None:
+            return kept
+        return self.store.recordings.put((key, variant), record(self.subject.variant(variant), picture.images))
 
     def _place(self, question: Answer, kind: str) -> tuple[int, int]:
         """A layer, and the number of a head or coordinate in it."""

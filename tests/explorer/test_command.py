@@ -1,10 +1,12 @@
 """`opencrate explore` as a person runs it: a line that says where the page is, and Ctrl-C."""
 
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -37,8 +39,11 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
             address = line.split(" at ")[1].split()[0]
             with urllib.request.urlopen(address) as answer:
                 page = answer.read().decode()
+            with socket.create_connection(("127.0.0.1", urlsplit(address).port), timeout=10) as visitor:
+                visitor.sendall(b"not HTTP\r\n\r\n")
+                assert visitor.recv(100).startswith(b"HTTP/1.1 400")
             process.send_signal(signal.SIGINT)
-            process.stdout.read()
+            assert process.stdout.read() == "opencrate: stopped\n"  # the server itself logs nothing
             return "".join(said), page, process.wait(20)
         finally:
             process.kill()  # or leaving it would wait, whatever went wrong

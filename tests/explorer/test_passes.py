@@ -9,7 +9,7 @@ pytest.importorskip("uvicorn")
 
 from opencrate import CRATE, layerwise
 from opencrate.explorer import open_subject, reference
-from opencrate.explorer.picture_store import PictureStore
+from opencrate.explorer.picture_store import LRUCache, PictureStore
 from opencrate.explorer.server import _Questions
 from opencrate.explorer.subject import Variant
 from opencrate.inspection.recording import record
@@ -105,7 +105,7 @@ def test_a_larger_reference_set(checkpoint, settings, passes, monkeypatch, galle
 
 
 def test_the_patches_of_few_variants_are_kept(questions, passes, monkeypatch):
-    monkeypatch.setattr(reference, "VARIANTS", 2)
+    monkeypatch.setattr(questions.subject.reference._patches, "limit", 2)
     variants = [Variant(heads=((1, head),)) for head in (1, 2, 3)]
     for variant in (variants[0], variants[1], variants[0], variants[2], variants[0]):
         questions.subject.crops(variant, 1, "head", 1)
@@ -114,42 +114,41 @@ def test_the_patches_of_few_variants_are_kept(questions, passes, monkeypatch):
     assert passes["pictures"] == 4 * 6
 
 
-def test_recordings_are_kept_up_to_a_number_of_bytes(subject):
-    recording = record(subject.model, subject.sample(0).images)
+def test_a_recordings_size(subject):
     tokens = 4 * 17 * 24  # bytes: n · d of float32
+    recording = record(subject.model, subject.sample(0).images)
     assert recording.nbytes == (1 + 3 * LAYERS) * tokens  # Z¹, and Z½, Z⁺ and the projections of every layer
-    store = PictureStore(max_pictures=3, max_recording_bytes=2 * recording.nbytes)
-    first, second = store.add("first"), store.add("second")
-    for key, variant in ((first, "a"), (second, "a")):
-        store.add_recording(key, variant, recording)
-    assert store.get_recording(first, "a") is recording
-    store.add_recording(first, "b", recording)  # the second's was not used for the longest time
-    assert [store.get_recording(*place) is not None for place in ((first, "a"), (first, "b"), (second, "a"))] == [
-        1,
-        1,
-        0,
-    ]
-    assert store.get(second) == "second"
-    for name in ("third", "fourth"):
-        store.add(name)
-    assert store.recordings == {}  # they go with their picture
-    store.add_recording(first, "a", recording)
-    assert store.recordings == {}
 
 
-def test_one_recording_is_kept_whatever_its_size(subject):
-    recording, store = record(subject.model, subject.sample(0).images), PictureStore(max_recording_bytes=1)
-    key = store.add("picture")
-    for variant in ("a", "b"):
-        store.add_recording(key, variant, recording)
-        assert store.get_recording(key, variant) is recording
-    assert store.get_recording(key, "a") is None
+def test_recordings_are_kept_up_to_a_number_of_bytes(questions):
+    size = record(questions.subject.model, questions.subject.sample(0).images).nbytes
+    questions.store = PictureStore(max_recording_bytes=2 * size)
+    first, second = (questions.sample({"number": number})["key"] for number in (0, 1))
+    questions.look({"key": first})
+    questions.look({"key": first, "off": OFF})  # the second picture's was not used for the longest time
+    kept = [(first, Variant()), (first, Variant(heads=((1, 2),), atoms=((2, 5),)))]
+    assert [questions.store.recordings.get(place) is not None for place in (*kept, (second, Variant()))] == [1, 1, 0]
+    assert questions.store.recordings.size == 2 * size
+    assert questions.look({"key": second})
+
+
+def test_the_cache_drops_what_was_not_used_for_the_longest_time():
+    cache = LRUCache(10, len)
+    for key, value in (("a", "aaaa"), ("b", "bbb"), ("c", "ccc")):
+        assert cache.put(key, value) == value
+    assert cache.get("a") == "aaaa"
+    cache.put("d", "dd")
+    assert [cache.get(key) for key in "abcd"] == ["aaaa", None, "ccc", "dd"]
+    cache.put("a", "a")
+    assert cache.size == 6
+    cache.put("e", 20 * "e")  # the newest stays, whatever its size
+    assert [cache.get(key) for key in "acde"] == [None, None, None, 20 * "e"]
 
 
 def test_a_dropped_recording_is_made_again(questions, passes):
     key = questions.sample({"number": 0})["key"]
     before = questions.attention({"key": key, "token": 3})
-    questions.store.recordings.clear()
+    questions.store.recordings = LRUCache(1)
     passes.clear()
     assert questions.attention({"key": key, "token": 3}) == before
     assert passes["pictures"] == 1

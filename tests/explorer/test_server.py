@@ -201,7 +201,7 @@ def test_a_key_cannot_be_guessed(address):
 
 def test_the_oldest_is_forgotten(address):
     first, second = (question(address, "sample", number=0).said["key"] for _ in range(2))
-    for _ in range(PictureStore().max_pictures - 1):
+    for _ in range(PictureStore().pictures.limit - 1):
         last = question(address, "sample", number=1).said["key"]
     assert [question(address, "look", key=key).status for key in (first, second, last)] == [410, 200, 200]
 
