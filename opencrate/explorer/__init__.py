@@ -1,4 +1,4 @@
-"""The explorer: a local page on which a picture goes through the network layer by layer, fed by `analysis`."""
+"""The explorer: a local web page on which a picture goes through the network layer by layer."""
 
 from .explore import Exploring, explore, open_subject
 

@@ -1,9 +1,10 @@
-"""`opencrate explore`: opens the network, starts the server on this machine, and says where the page is."""
+"""`opencrate explore`: opens the network, starts the server on this machine, and prints the page's address."""
 
-import asyncio
 import logging
 import socket
 import threading
+import time
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ..run_folder import run_of
 from ..study import open_study
 from .subject import Subject
 
-__all__ = ["Exploring", "explore", "open_subject", "start"]
+__all__ = ["Exploring", "explore", "open_subject", "serving"]
 
 log = logging.getLogger("opencrate")
 
@@ -28,14 +29,14 @@ class Exploring:
     """How the explorer runs.
 
     Args:
-        images: folder of pictures for samples and the reference set; the run's own validation pictures, unless told.
-        recipe: recipe whose pictures are taken.
-        data: data set, by timm's name for it, whose pictures are taken.
-        root: where that set lies.
-        against: another run or checkpoint to compare with; the untrained network and kept epochs are there anyway.
-        samples: pictures of the reference set.
-        batch: pictures that are measured together.
-        host: address to listen on. Another than 127.0.0.1 lets everyone who reaches this machine use the page.
+        images: folder of pictures for samples and the reference set (default: the run's validation pictures).
+        recipe: recipe whose pictures are used.
+        data: dataset whose pictures are used, by timm's name for it.
+        root: folder of that dataset.
+        against: another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
+        samples: number of reference pictures.
+        batch: number of reference pictures that are measured together.
+        host: address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
         port: the first port to try.
         browser: open the page in a browser.
     """
@@ -57,82 +58,84 @@ class Exploring:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def in_python(self) -> str:
-        """What decides which network and pictures are explored, as it is written in Python."""
-        decisive = ("images", "recipe", "data", "root", "against", "samples")
-        given = {name: getattr(self, name) for name in decisive if getattr(self, name) != getattr(type(self), name)}
+        """The settings that choose networks and pictures, as Python source."""
+        names = ("images", "recipe", "data", "root", "against", "samples")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
         return f"Exploring({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def explore(source: str, settings: Exploring) -> None:
     """Serve the page until it is stopped."""
     subject = open_subject(source, settings)
-    try:
-        address = start(subject, settings)
-        print(f"The explorer is at {address} (Ctrl-C stops it)", flush=True)
-        threading.Event().wait()
-    finally:
-        subject.close()
+    with serving(subject, settings) as address:
+        try:
+            subject.measure_reference()
+            print(f"The explorer is at {address} (Ctrl-C stops it)", flush=True)
+            if settings.browser:
+                webbrowser.open(address)
+            threading.Event().wait()
+        finally:
+            subject.close()
 
 
 def open_subject(source: str, settings: Exploring) -> Subject:
-    """The network and its pictures; one that comes without pictures gets scikit-learn's two photos."""
+    """The network and its pictures; scikit-learn's two photos where no pictures are known."""
     given: Any = settings
     if run_of(source) is None and not (settings.images or settings.recipe or settings.data):
-        given = replace(settings, images=_photos())
-        log.warning("%s tells no pictures, so the reference set is two photos: --images FOLDER gives others", source)
+        given = replace(settings, images=str(files("sklearn.datasets.images")))
+        log.warning("no pictures are known for %s, so two photos are used; pass --images FOLDER for others", source)
     study = open_study(source, given, torch.device("cpu"))
     return Subject(study, settings.against, settings.in_python())
 
 
-def start(subject: Subject, settings: Exploring) -> str:
-    """Start the server in the background and return the page's address."""
+@contextmanager
+def serving(subject: Subject, settings: Exploring) -> Iterator[str]:
+    """The page's address, while a server in the background answers there."""
     try:
+        import uvicorn
+
         from .server import build
     except ImportError as error:
-        raise ValueError("the explorer needs gradio: pip install 'opencrate[explore]'") from error
+        raise ValueError("the explorer needs starlette and uvicorn: pip install 'opencrate[explore]'") from error
     local = settings.host in LOOPBACK
     if not local:
         log.warning("listening on %s: everyone who can reach this machine can use the page", settings.host)
-    app = build(subject, (*LOOPBACK, "[::1]") if local else None)
-    with _event_loop():
-        _, address, _ = app.launch(
-            server_name=settings.host,
-            server_port=_free(settings.host, settings.port),
-            inbrowser=settings.browser,
-            quiet=True,
-            share=False,
-            prevent_thread_lock=True,
-            ssr_mode=False,
-            enable_monitoring=False,
-        )
-    subject.measure_reference()
-    return str(address)
-
-
-@contextmanager
-def _event_loop() -> Iterator[None]:
-    """gradio asks for this thread's event loop, and where there is none it makes one for every lock and leaves it."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
+    listening = _listen(settings.host, settings.port)
+    config = uvicorn.Config(
+        build(subject, (*LOOPBACK, "[::1]") if local else None),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), name="server", daemon=True)
+    thread.start()
     try:
-        yield
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield _address(settings.host, listening.getsockname()[1])
     finally:
-        asyncio.set_event_loop(None)
-        loop.close()
+        server.should_exit = True
+        thread.join()
 
 
-def _free(host: str, first: int) -> int:
-    """The first port from `first` on that nobody listens on."""
-    for port in range(first, first + 100):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-            return port
+def _listen(host: str, first: int) -> socket.socket:
+    """A socket that listens on the first free port from `first` on."""
+    for port in range(first, min(first + 100, 2**16)):
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError:
+            continue
     raise ValueError(f"no port from {first} to {first + 99} is free on {host}")
 
 
-def _photos() -> str:
-    return str(files("sklearn.datasets.images"))
+def _address(host: str, port: int) -> str:
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

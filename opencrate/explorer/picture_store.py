@@ -1,32 +1,62 @@
-"""What visitors have opened: each picture under a key that nobody can guess, the oldest forgotten first."""
+"""The pictures that visitors have opened, each under a key that cannot be guessed, and their recordings.
+
+Both are kept in memory only, and those that were not used for the longest time are dropped first. A dropped recording
+is made again from its picture; a dropped picture has to be opened again.
+"""
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from threading import Lock
+from typing import Generic, TypeVar
 
+from ..inspection.recording import Recording
 from ..sources import Gallery
 
-__all__ = ["Rooms"]
+__all__ = ["LRUCache", "PictureStore"]
+
+V = TypeVar("V")
 
 
-class Rooms:
-    """A visitor sees a picture by its key alone, and knows only the keys of their own."""
+class LRUCache(Generic[V]):
+    """The least recently used values are dropped when all together exceed a limit; the newest always stays."""
 
-    def __init__(self, limit: int = 64) -> None:
-        self.limit, self.lock = limit, Lock()
-        self.pictures: OrderedDict[str, Gallery] = OrderedDict()
+    def __init__(self, limit: int, size_of: Callable[[V], int] = lambda value: 1) -> None:
+        self.limit, self.size_of, self.size, self._lock = limit, size_of, 0, Lock()
+        self._values: OrderedDict[Hashable, V] = OrderedDict()
 
-    def keep(self, picture: Gallery) -> str:
+    def get(self, key: Hashable) -> V | None:
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
+
+    def put(self, key: Hashable, value: V) -> V:
+        with self._lock:
+            if key in self._values:
+                self.size -= self.size_of(self._values.pop(key))
+            self._values[key] = value
+            self.size += self.size_of(value)
+            while self.size > self.limit and len(self._values) > 1:
+                self.size -= self.size_of(self._values.popitem(last=False)[1])
+        return value
+
+
+class PictureStore:
+    """A visitor finds a picture by its key alone, and knows only the keys of their own pictures."""
+
+    def __init__(self, max_pictures: int = 64, max_recording_bytes: int = 2**28) -> None:
+        self.pictures: LRUCache[Gallery] = LRUCache(max_pictures)
+        self.recordings: LRUCache[Recording] = LRUCache(max_recording_bytes, lambda recording: recording.nbytes)
+
+    def add(self, picture: Gallery) -> str:
         key = secrets.token_urlsafe(16)
-        with self.lock:
-            self.pictures[key] = picture
-            while len(self.pictures) > self.limit:
-                self.pictures.popitem(last=False)
+        self.pictures.put(key, picture)
         return key
 
-    def find(self, key: str) -> Gallery:
-        with self.lock:
-            if key not in self.pictures:
-                raise KeyError("This picture was forgotten: too many others came since. Open it again.")
-            self.pictures.move_to_end(key)
-            return self.pictures[key]
+    def get(self, key: str) -> Gallery:
+        picture = self.pictures.get(key)
+        if picture is None:
+            raise KeyError("This picture is no longer kept, because others were opened since. Open it again.")
+        return picture

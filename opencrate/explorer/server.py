@@ -1,38 +1,37 @@
-"""The page's server: gradio's, with our page and our few addresses in the place of its own.
+"""The page's server: the page's files, and the questions that the page asks.
 
-Everything else that gradio would answer, its uploads to disk among it, is closed. A picture arrives as the body of a
-request, is decoded in memory, and is found again by a key that only its visitor has.
+A picture arrives as the body of a request, is decoded in memory, and is found again by a key that only its visitor has.
+It passes through a network once; all further questions about it are answered from that recording.
 """
 
 import json
 import mimetypes
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
 import torch
-
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
-
-import gradio
-from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ..inspection.recording import Recording, record
+from ..sources import Gallery
 from . import views
-from .picture_store import Rooms
-from .subject import THIS, Subject
+from .picture_store import PictureStore
+from .subject import THIS, Subject, Variant
 from .uploads import MAX_BYTES, read_upload
 
 __all__ = ["build"]
 
 PAGE = files("opencrate.explorer").joinpath("page")
 FILES = ("style.css", "script.js", "draw.js", "charts.js", "save.js", "tour.js")
-STARTING = "/gradio_api/startup-events"  # what gradio asks itself when it starts
-MOST_BYTES = 2**16  # of a question
-MOST_OFF = 64  # heads and coordinates that are switched off together
+MAX_QUESTION_BYTES = 2**16
+MAX_OFF = 64  # heads, and coordinates, that can be switched off together
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -40,118 +39,149 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-OURS = "x-opencrate"  # a header that another site's page cannot send without asking, and nobody answers it
+# The page sends this header with every question. Another site's page cannot send it without a preflight request
+# (CORS), which no route here answers.
+PAGE_HEADER = "x-opencrate"
 
 Answer = dict[str, Any]
 
 
-def build(subject: Subject, hosts: tuple[str, ...] | None) -> gradio.Server:
-    """The application; `hosts` are the names under which it may be asked for, None for any."""
-    app = gradio.Server(title="opencrate explore", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(_Closed, hosts=hosts)
-    rooms = Rooms()
+def build(subject: Subject, hosts: tuple[str, ...] | None) -> ASGIApp:
+    """The application; `hosts` are the host names that it answers to, None for any."""
+    questions = _Questions(subject)
 
-    def opened(picture: Any, notes: tuple[str, ...] = ()) -> Answer:
-        with subject.computing:
-            seen = views.look(subject.model, picture, subject.study.class_name)
-        return {"key": rooms.keep(picture), "notes": notes, "shown": views.png(picture.shown[0]), **seen}
-
-    def upload(content: bytes) -> Answer:
-        picture = read_upload(content, subject.model.patch_embed.in_chans)
-        return opened(subject.prepare(picture.image), picture.notes)
-
-    def asked(question: Answer) -> tuple[Any, Any]:
-        """The network, without what is switched off, and the picture that a question is about."""
-        model = subject.network(str(question.get("network", THIS)))
-        off = question.get("off", {})
-        return views.without(model, _pairs(off, "heads"), _pairs(off, "atoms")), rooms.find(str(question.get("key")))
-
-    def look(question: Answer) -> Answer:
-        model, picture = asked(question)
-        with subject.computing:
-            return views.look(model, picture, subject.study.class_name)
-
-    def attention(question: Answer) -> Answer:
-        model, picture = asked(question)
-        with subject.computing:
-            return views.attention(model, picture, _whole(question, "token"))
-
-    def head(question: Answer) -> Answer:
-        model, picture = asked(question)
-        with subject.computing:
-            return views.head(model, picture, subject.patched, *_place(model, question, "head", model.num_heads))
-
-    def coordinate(question: Answer) -> Answer:
-        model, picture = asked(question)
-        with subject.computing:
-            return views.coordinate(
-                model, picture, subject.patched, *_place(model, question, "coordinate", model.embed_dim)
-            )
-
-    answers: dict[str, Callable[[Answer], Answer]] = {
-        "sample": lambda question: opened(subject.sample(_whole(question, "number"))),
-        "look": look,
-        "attention": attention,
-        "head": head,
-        "coordinate": coordinate,
-    }
-
-    @app.get("/")
-    async def page() -> Response:
+    async def page(request: Request) -> Response:
         return _file("index.html")
 
-    @app.get("/page/{name}")
-    async def part(name: str) -> Response:
+    async def page_file(request: Request) -> Response:
+        name = request.path_params["name"]
         return _file(name) if name in FILES else _refusal(404, "There is no such file.")
 
-    @app.get("/api/about")
-    async def about() -> Response:
+    async def about(request: Request) -> Response:
         return JSONResponse(subject.about())
 
-    @app.get("/api/reference")
-    async def reference() -> Response:
-        return JSONResponse(subject.reference or {"samples": 0})
+    async def reference(request: Request) -> Response:
+        return JSONResponse(subject.reference.means or {"samples": 0})
 
-    @app.get("/api/thumbnails")
-    async def thumbnails() -> Response:
+    async def thumbnails(request: Request) -> Response:
         return JSONResponse([views.png(pixels) for pixels in subject.samples])
 
-    @app.post("/api/picture")
     async def picture(request: Request) -> Response:
         content = await _body(request, MAX_BYTES)
         if content is None:
             return _refusal(413, f"The file is larger than the {MAX_BYTES // 2**20} MB that are allowed.")
-        return await _answer(lambda: upload(content))
+        return await _answer(lambda: questions.upload(content))
 
-    @app.post("/api/{name}")
-    async def answer(name: str, request: Request) -> Response:
-        content = await _body(request, MOST_BYTES)
-        if content is None or name not in answers:
+    async def question(request: Request) -> Response:
+        content, answer = await _body(request, MAX_QUESTION_BYTES), questions.by_name.get(request.path_params["name"])
+        if content is None or answer is None:
             return _refusal(404, "There is no such question.")
         try:
-            question = json.loads(content)
+            asked = json.loads(content)
         except (ValueError, RecursionError):
-            question = None
-        if not isinstance(question, dict):
+            asked = None
+        if not isinstance(asked, dict):
             return _refusal(400, "The question is not JSON.")
-        return await _answer(lambda: answers[name](question))
+        return await _answer(lambda: answer(asked))
 
-    return app
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/page/{name}", page_file),
+            Route("/api/about", about),
+            Route("/api/reference", reference),
+            Route("/api/thumbnails", thumbnails),
+            Route("/api/picture", picture, methods=["POST"]),
+            Route("/api/{name}", question, methods=["POST"]),
+        ],
+        exception_handlers={404: lambda request, error: _refusal(404, "There is no such page.")},
+    )
+    app.router.redirect_slashes = False
+    return _guarded(app, hosts)
+
+
+class _Questions:
+    """The answers to what the page asks about pictures; what is wrong with a question is a ValueError."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject, self.store = subject, PictureStore()
+        self.by_name: dict[str, Callable[[Answer], Answer]] = {
+            "sample": self.sample,
+            "look": self.look,
+            "attention": self.attention,
+            "head": self.head,
+            "coordinate": self.coordinate,
+        }
+
+    def upload(self, content: bytes) -> Answer:
+        upload = read_upload(content, self.subject.model.patch_embed.in_chans)
+        with self.subject.turn():
+            return self._open(self.subject.prepare(upload.image), upload.notes)
+
+    def sample(self, question: Answer) -> Answer:
+        picture = self.subject.sample(_integer(question, "number"))
+        with self.subject.turn():
+            return self._open(picture)
+
+    def look(self, question: Answer) -> Answer:
+        with self.subject.turn():
+            return views.look(self._recording(question), self.subject.study.class_name)
+
+    def attention(self, question: Answer) -> Answer:
+        with self.subject.turn():
+            return views.attention(self._recording(question), _integer(question, "token"))
+
+    def head(self, question: Answer) -> Answer:
+        return self._detail(question, "head", views.head)
+
+    def coordinate(self, question: Answer) -> Answer:
+        return self._detail(question, "coordinate", views.coordinate)
+
+    def _detail(self, question: Answer, kind: str, view: Callable[[Recording, int, int], Answer]) -> Answer:
+        layer, number = self._place(question, kind)
+        with self.subject.turn():
+            shown = view(self._recording(question), layer, number)
+        return shown | {"reference": self.subject.crops(_variant(question), layer, kind, number)}
+
+    def _open(self, picture: Gallery, notes: tuple[str, ...] = ()) -> Answer:
+        recording = record(self.subject.model, picture.images)
+        look = views.look(recording, self.subject.study.class_name)
+        key = self.store.add(picture)
+        self.store.recordings.put((key, Variant()), recording)
+        return {"key": key, "notes": notes, "shown": views.png(picture.shown[0]), **look}
+
+    def _recording(self, question: Answer) -> Recording:
+        """The recording of a question's picture in its variant of the network; it is made where none is kept."""
+        key, variant = str(question.get("key")), _variant(question)
+        picture, kept = self.store.get(key), self.store.recordings.get((key, variant))
+        if kept is not None:
+            return kept
+        return self.store.recordings.put((key, variant), record(self.subject.variant(variant), picture.images))
+
+    def _place(self, question: Answer, kind: str) -> tuple[int, int]:
+        """A layer, and the number of a head or coordinate in it."""
+        model = self.subject.network(_variant(question).network)
+        layer, number = _integer(question, "layer"), _integer(question, kind)
+        if not 1 <= layer <= len(model.blocks):
+            raise ValueError(f"There is no layer {layer}.")
+        if not 1 <= number <= {"head": model.num_heads, "coordinate": model.embed_dim}[kind]:
+            raise ValueError(f"There is no {kind} {number}.")
+        return layer, number
 
 
 async def _answer(work: Callable[[], Answer]) -> Response:
     try:
         return JSONResponse(await run_in_threadpool(work))
-    except KeyError as error:  # a picture that was forgotten
+    except KeyError as error:  # a picture that is no longer kept
         return _refusal(410, str(error.args[0]))
     except (ValueError, TypeError) as error:
         return _refusal(400, str(error))
     except (MemoryError, torch.OutOfMemoryError):
-        return _refusal(503, "There is not enough memory for this now: try again.")
+        return _refusal(503, "There is not enough memory for this now. Try again.")
 
 
 def _refusal(status: int, sentence: str) -> Response:
-    sentence = sentence.encode(errors="replace").decode()  # it may name what was asked for
+    sentence = sentence.encode(errors="replace").decode()  # it may quote the question
     return JSONResponse({"error": sentence[:1].upper() + sentence[1:].removesuffix(".") + "."}, status)
 
 
@@ -160,13 +190,13 @@ def _file(name: str) -> Response:
     return Response(PAGE.joinpath(name).read_bytes(), media_type=kind or "text/html")
 
 
-async def _body(request: Request, most: int) -> bytes | None:
-    """The body, unless it is larger; what is too much is not read."""
+async def _body(request: Request, max_bytes: int) -> bytes | None:
+    """The body, or None for one that is larger, which is not read to its end."""
     parts, size = [], 0
     try:
         async for chunk in request.stream():
             size += len(chunk)
-            if size > most:
+            if size > max_bytes:
                 return None
             parts.append(chunk)
     except ClientDisconnect:  # nobody waits for the answer
@@ -174,68 +204,50 @@ async def _body(request: Request, most: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _whole(question: Answer, name: str) -> int:
+def _integer(question: Answer, name: str) -> int:
     value = question.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be a whole number.")
+        raise ValueError(f"{name} must be an integer.")
     return value
 
 
-def _place(model: Any, question: Answer, name: str, last: int) -> tuple[int, int]:
-    layer, number = _whole(question, "layer"), _whole(question, name)
-    if not 1 <= layer <= len(model.blocks):
-        raise ValueError(f"There is no layer {layer}.")
-    if not 1 <= number <= last:
-        raise ValueError(f"There is no {name} {number}.")
-    return layer, number
+def _variant(question: Answer) -> Variant:
+    off = question.get("off", {})
+    return Variant(str(question.get("network", THIS)), _pairs(off, "heads"), _pairs(off, "atoms"))
 
 
-def _pairs(off: Any, name: str) -> list[tuple[int, int]]:
+def _pairs(off: Any, name: str) -> tuple[tuple[int, int], ...]:
+    """Pairs of a layer and a number, in one order whatever the order in which they were switched off."""
     pairs = off.get(name, []) if isinstance(off, dict) else None
-    if not isinstance(pairs, list) or len(pairs) > MOST_OFF:
-        raise ValueError(f"At most {MOST_OFF} {name} can be switched off.")
+    if not isinstance(pairs, list) or len(pairs) > MAX_OFF:
+        raise ValueError(f"At most {MAX_OFF} {name} can be switched off.")
     if not all(isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) for pair in pairs):
         raise ValueError(f"{name} must be pairs of a layer and a number.")
-    return [(layer, number) for layer, number in pairs]
+    return tuple(sorted({(layer, number) for layer, number in pairs}))
 
 
-class _Closed:
-    """Lets through what the page asks, by a name under which it is known, and nothing that another site sends."""
+def _guarded(app: ASGIApp, hosts: tuple[str, ...] | None) -> ASGIApp:
+    """The application behind its rules: known host names only, nothing from another site, HEADERS on every answer."""
 
-    def __init__(self, app: Any, hosts: tuple[str, ...] | None) -> None:
-        self.app, self.hosts = app, hosts
-
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        if scope["type"] != "http":
-            return None
-
-        async def with_headers(message: Any) -> None:
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
-                ]
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        answer = self._refusal(scope) or self.app
-        await answer(scope, receive, with_headers)
-        return None
+        await (_refused(scope, hosts) or app)(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: dict[str, Any]) -> Response | None:
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        named = headers.get("host", "")
-        host = named if named.endswith("]") else named.rsplit(":", 1)[0]
-        if self.hosts is not None and host not in self.hosts:
-            return _refusal(403, "This page is not known by that name.")
-        path = scope["path"]
-        if path != "/" and path != STARTING and not path.startswith(("/page/", "/api/")):
-            return _refusal(404, "There is no such page.")
-        # gradio allows other sites to ask where it is not known as localhost
-        foreign = headers.get("origin", named).rpartition("/")[2] != named
-        if foreign or (scope["method"] == "POST" and OURS not in headers):
-            return _refusal(403, "Questions come from the page itself.")
-        return None
+    return guarded
+
+
+def _refused(scope: Scope, hosts: tuple[str, ...] | None) -> Response | None:
+    headers = Headers(scope=scope)
+    named = headers.get("host", "")
+    host = named if named.endswith("]") else named.rsplit(":", 1)[0]
+    # Starlette's TrustedHostMiddleware cannot read [::1]:7860. The check is against DNS rebinding.
+    if hosts is not None and host not in hosts:
+        return _refusal(403, "The explorer does not answer to this host name.")
+    foreign = headers.get("origin", named).rpartition("/")[2] != named
+    if foreign or (scope["method"] == "POST" and PAGE_HEADER not in headers):
+        return _refusal(403, "Only the explorer's own page may ask.")
+    return None

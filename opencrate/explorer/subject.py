@@ -1,36 +1,52 @@
-"""What is explored: a network, those it can be compared with, its samples, and a reference set measured beside."""
+"""What is explored: a network, its variants, the networks it can be compared with, samples and reference pictures."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps
-from torch import Tensor
 
 from ..data import Augmentation
 from ..data.datasets.pictures import with_channels
 from ..data.feeds.loading import Loaded
+from ..inspection.ablation import ablated
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
 from ..sources import Gallery, Source, open_network, require_comparable
 from ..study import Study
-from .views import curves
+from .reference import Reference
+from .views import crops
 
-__all__ = ["Subject"]
+__all__ = ["THIS", "Subject", "Variant"]
 
-SAMPLES = 12  # pictures that a visitor can take
-TOGETHER = 24  # reference pictures among which patches are looked for
+log = logging.getLogger("opencrate")
+
+SAMPLES = 12  # pictures that the page offers
 THIS = "this network"
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network by its name, with heads, pairs (layer, head), and atoms, pairs (layer, coordinate), switched off."""
+
+    network: str = THIS
+    heads: Pairs = ()
+    atoms: Pairs = ()
 
 
 class Subject:
-    """The networks by name, the first being the one that is explored, and what is known of pictures for it."""
+    """The networks by name, the first being the one that is explored, and pictures for them."""
 
     def __init__(self, study: Study, against: str | None = None, settings: str = "Exploring()") -> None:
         if not isinstance(study.model, CRATE):
-            raise ValueError(f"{study.source} is no CRATE, and has no layers to explore")
+            raise ValueError(f"{study.source} is not a CRATE, so it has no layers to explore")
         self.study, self.model, self.settings = study, study.model, settings
         self.networks: dict[str, CRATE] = {THIS: study.model}
         if study.untrained is not None:
@@ -38,24 +54,26 @@ class Subject:
         self.networks |= {f"epoch {epoch}": model for epoch, model in study.kept()}
         if against is not None:
             self.networks[against] = require_comparable(against, open_network(against)[0], study.model)
-        self.computing = Lock()  # one at a time: torch takes all cores for each
-        self.closing, self.measuring = Event(), cast("Thread | None", None)
-        self.reference: dict[str, Any] | None = None
-        self.shown = study.gallery
+        self._computing, self._closing = Lock(), Event()
+        self._measuring: Thread | None = None
+        self.reference = Reference(study, self.turn)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One computation at a time, because torch takes all cores for each, and none after `close`."""
+        with self._computing:
+            if self._closing.is_set():
+                raise ValueError("The explorer is closing.")
+            yield
 
     @property
     def samples(self) -> list[np.ndarray]:
-        return list(self.shown.shown[:SAMPLES])
+        return list(self.reference.gallery.shown[:SAMPLES])
 
     def sample(self, number: int) -> Gallery:
         if not 0 <= number < len(self.samples):
             raise ValueError(f"There is no sample {number}.")
-        return _one(self.shown, number)
-
-    @property
-    def patched(self) -> Gallery:
-        """The reference pictures among which patches are looked for."""
-        return Gallery(self.shown.images[:TOGETHER], self.shown.shown[:TOGETHER], self.shown.targets[:TOGETHER])
+        return Gallery(*(part[number : number + 1] for part in vars(self.reference.gallery).values()))
 
     def prepare(self, image: Image.Image) -> Gallery:
         """A picture as the network sees it, upright."""
@@ -64,36 +82,41 @@ class Subject:
         feed = Loaded(_Single(image), first.data, Augmentation(crop="none", flip=0.0), False, 0, "cpu", 0)
         return Source("your picture", feed, first.data, labelled=False).gallery(1)
 
+    def network(self, name: str) -> CRATE:
+        if name not in self.networks:
+            raise ValueError(f"There is no network “{name}” here.")
+        return self.networks[name]
+
+    def variant(self, variant: Variant) -> CRATE:
+        """The network itself, or a copy without what is switched off."""
+        model = self.network(variant.network)
+        return ablated(model, variant.heads, variant.atoms) if variant.heads or variant.atoms else model
+
+    def crops(self, variant: Variant, layer: int, kind: str, number: int) -> list[dict[str, Any]]:
+        """The best patches of the reference pictures for a "head" or "coordinate" of a layer, cut out."""
+        best = self.reference.patches(variant, lambda: self.variant(variant))[layer - 1]
+        return crops(self.reference.searched.shown, best.patches(kind, number), best.grid)
+
     def measure_reference(self) -> Thread:
-        """In the background: the mean curves of the reference pictures, by every definition."""
-        self.measuring = Thread(target=self._measure, name="reference", daemon=True)
-        self.measuring.start()
-        return self.measuring
+        """Measure the reference pictures in the background."""
+        self._measuring = Thread(target=self._measure, name="reference", daemon=True)
+        self._measuring.start()
+        return self._measuring
 
     def _measure(self) -> None:
-        parts: list[dict[str, Tensor]] = []  # (layers, b) of every measure, batch by batch
-        batches = self.study.batches()
-        while self.reference is None:
-            with self.computing:  # visitors come in between
-                if self.closing.is_set():
-                    return
-                batch = next(batches, None)
-                if batch is None:
-                    self.reference = self._mean_of(parts)
-                else:
-                    parts.append(curves(self.model, batch))
-
-    def _mean_of(self, parts: list[dict[str, Tensor]]) -> dict[str, Any]:
-        means = {name: torch.cat([part[name] for part in parts], 1).mean(1).tolist() for name in parts[0]}
-        samples = sum(part["nonzero"].shape[1] for part in parts)
-        return {"samples": samples, "curves": means, "name": self.study.pictures[0].name}
+        try:
+            self.reference.measure(Variant())
+        except ValueError as error:
+            if not self._closing.is_set():
+                log.warning("the reference pictures could not be measured: %s", error)
 
     def close(self) -> None:
-        """Let nobody compute any more: a thread that is in torch while Python ends would end it by a signal."""
-        self.closing.set()
-        if self.measuring is not None:
-            self.measuring.join()
-        self.computing.acquire()
+        """Let no computation begin, and wait for the last: Python must not exit while a thread is inside torch."""
+        self._closing.set()
+        if self._measuring is not None:
+            self._measuring.join()
+        with self._computing:
+            pass
 
     def about(self) -> dict[str, Any]:
         """What the page has to know before a picture is open."""
@@ -115,16 +138,6 @@ class Subject:
             "samples": len(self.samples),
             "parameters": sum(weight.numel() for weight in model.parameters()),
         }
-
-    def network(self, name: str) -> CRATE:
-        if name not in self.networks:
-            raise ValueError(f"There is no network “{name}” here.")
-        return self.networks[name]
-
-
-def _one(gallery: Gallery, number: int) -> Gallery:
-    which = slice(number, number + 1)
-    return Gallery(gallery.images[which], gallery.shown[which], gallery.targets[which])
 
 
 class _Single:

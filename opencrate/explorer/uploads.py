@@ -1,4 +1,4 @@
-"""Pictures that a visitor sends: known by their content, limited before they are decoded, never written to disk."""
+"""Pictures that a visitor sends: recognised by content, size-limited before decoding, never written to disk."""
 
 import io
 import warnings
@@ -15,7 +15,7 @@ MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
 FORMATS = ("JPEG", "PNG", "WEBP")
 DECODING = Lock()  # one at a time: for memory, and because `catch_warnings` is not for threads
-WANTED = "the page takes pictures in JPEG, PNG and WebP"
+SUPPORTED = "JPEG, PNG and WebP are supported"
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Upload:
 
 
 def read_upload(content: bytes, in_chans: int) -> Upload:
-    """The picture in a file's bytes; whatever is wrong with them is a ValueError with a sentence for the page."""
+    """Decode a file's bytes; whatever is wrong with them is a ValueError with a sentence for the page."""
     if not content:
         raise ValueError("The file is empty.")
     if len(content) > MAX_BYTES:
-        raise ValueError(f"The file has {len(content) / 2**20:.0f} MB, and {MAX_BYTES // 2**20} are allowed.")
+        raise ValueError(f"The file has {len(content) / 2**20:.0f} MB; at most {MAX_BYTES // 2**20} are allowed.")
     with DECODING:
         return _decode(content, in_chans)
 
@@ -42,16 +42,16 @@ def _decode(content: bytes, in_chans: int) -> Upload:
         with warnings.catch_warnings(action="ignore"):
             opened = Image.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise ValueError(f"This is not a picture that can be read: {WANTED}.") from error
+        raise ValueError(f"This file is not a picture that can be read: {SUPPORTED}.") from error
     except Image.DecompressionBombError as error:
-        raise ValueError(f"The picture is far too large: {MAX_PIXELS // 10**6} megapixels are allowed.") from error
+        raise ValueError(f"The picture is too large: at most {MAX_PIXELS // 10**6} megapixels are allowed.") from error
     except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content
-        raise ValueError(f"The picture is damaged: {WANTED}.") from error
+        raise ValueError(f"The picture is damaged: {SUPPORTED}.") from error
     with opened as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(
-                f"The picture has {width} × {height} pixels: {MAX_PIXELS // 10**6} megapixels are allowed."
+                f"The picture has {width} × {height} pixels: at most {MAX_PIXELS // 10**6} megapixels are allowed."
             )
         try:
             with warnings.catch_warnings(action="ignore"):
@@ -60,17 +60,17 @@ def _decode(content: bytes, in_chans: int) -> Upload:
                 upright = ImageOps.exif_transpose(image)
                 return Upload(with_channels(upright, in_chans), notes)
         except Exception as error:  # as above
-            raise ValueError("The picture is damaged: it begins well and cannot be decoded to its end.") from error
+            raise ValueError("The picture is damaged and cannot be decoded completely.") from error
 
 
 def _notes(image: Image.Image) -> list[str]:
-    found, frames = [], getattr(image, "n_frames", 1)
+    notes, frames = [], getattr(image, "n_frames", 1)
     if frames > 1:
-        found.append(f"It is animated: of its {frames} frames the first is looked at.")
+        notes.append(f"It is animated: only the first of its {frames} frames is used.")
     if image.mode.startswith("I"):
-        found.append("It has 16 bits a pixel: the upper eight are looked at.")
+        notes.append("It has 16 bits per pixel: only the upper 8 are used.")
     if image.mode == "CMYK":
-        found.append("It has the colours of print (CMYK), which were converted.")
+        notes.append("It was converted from CMYK.")
     if min(image.size) < 8:
-        found.append(f"It has only {image.width} × {image.height} pixels, which were enlarged.")
-    return found
+        notes.append(f"It has only {image.width} × {image.height} pixels and was enlarged.")
+    return notes

@@ -4,10 +4,11 @@
     coherent patches of a head        the largest ⟨V_k,i, v⟩, v the leading right-singular direction of V_k
     top patches of a coordinate       the largest entries of column j of Z^{l+1}
 
-All take a CRATE and normalised pictures (b, c, H, W) of any size that it takes, and compute in evaluation mode without
-gradients, TOGETHER pictures at a time; the network is left as it was. Layers, heads and coordinates are counted from 1,
-as in the paper. Tokens are counted from 0, which is the class token, so that patches begin at 1; images, rows and
-columns of the grid of patches are counted from 0.
+`attention_of`, `coherent_patches` and `top_patches` take a CRATE and normalised pictures (b, c, H, W) of any size that
+it takes, and compute in evaluation mode without gradients, TOGETHER pictures at a time; the network is left as it was.
+`attention_rows`, `leading_scores` and `best_patches` compute the same from a step that was recorded. Layers, heads and
+coordinates are counted from 1, as in the paper. Tokens are counted from 0, which is the class token, so that patches
+begin at 1; images, rows and columns of the grid of patches are counted from 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,20 @@ from ..shapes import Float
 from ..stack import Step, trajectory
 from ..stems.patches import PatchEmbed, cut
 
-__all__ = ["Patches", "attention_of", "coherent_patches", "crop", "patch_token", "pca_colours", "top_patches"]
+__all__ = [
+    "Patches",
+    "attention_of",
+    "attention_rows",
+    "best_patches",
+    "coherent_patches",
+    "crop",
+    "finite_projections",
+    "leading_scores",
+    "patch_token",
+    "patches_at",
+    "pca_colours",
+    "top_patches",
+]
 
 TOGETHER = 64  # pictures that pass through the network together
 ROBUST = (0.01, 0.99)  # the quantiles that become 0 and 1 of a colour
@@ -67,12 +81,23 @@ def attention_of(
         maps = []
         for batch in batches:
             rows = {
-                step.number: _attention_row(step, token)[..., 1:]
+                step.number: attention_rows(step, token)[..., 1:]
                 for step in _steps(model, batch, last=max(chosen))
                 if step.number in chosen
             }
             maps.append(torch.stack([rows[layer] for layer in chosen]))
         return torch.cat(maps, dim=1).unflatten(-1, (h, w))
+
+
+def attention_rows(step: Step, token: int) -> Float[Tensor, "b k n"]:
+    """Row `token` of the compression's own attention maps, at least in float32."""
+    operator: Any = step.layer.compress.operator
+    maps = operator.maps(step.layer.compress.norm(step.Z))
+    if maps is None:
+        raise ValueError(f"the compression {operator.name} has no attention maps")
+    row: Tensor = maps[:, :, token].to(_wide(maps))
+    require_finite(f"the attention of layer {step.number}", row)
+    return row
 
 
 def patch_token(model: CRATE, images: Tensor, row: int, column: int) -> int:
@@ -123,10 +148,16 @@ def coherent_patches(model: CRATE, images: Tensor, layer: int, head: int, count:
             raise ValueError(f"the compression of layer {layer} has no subspaces")
         V = torch.cat([norm(_step(model, batch, layer).Z[:, 1:]) @ U[head - 1] for batch in batches]).double()
         require_finite(f"the projection of layer {layer}", V)
-        _, directions = torch.linalg.eigh(torch.einsum("bnp,bnq->pq", V, V))
-        along = V @ directions[:, -1]
-        behind = along.clamp_max(0).square().sum() > along.clamp_min(0).square().sum()
-        return _best(-along if behind else along, _grid(model, images), count)
+        return best_patches(leading_scores(V), _grid(model, images), count)
+
+
+def leading_scores(V: Float[Tensor, "*heads b n p"]) -> Float[Tensor, "*heads b n"]:
+    """The score of every patch of `coherent_patches`, from the patches' projections in one head or in several."""
+    V = V.double()
+    _, directions = torch.linalg.eigh(torch.einsum("...bnp,...bnq->...pq", V, V))
+    along = torch.einsum("...bnp,...p->...bn", V, directions[..., -1])
+    behind = along.clamp_max(0).square().sum((-2, -1)) > along.clamp_min(0).square().sum((-2, -1))
+    return torch.where(behind[..., None, None], -along, along)
 
 
 def top_patches(model: CRATE, images: Tensor, layer: int, coordinate: int, count: int = 9) -> Patches:
@@ -139,7 +170,15 @@ def top_patches(model: CRATE, images: Tensor, layer: int, coordinate: int, count
         codes = (_code(_step(model, batch, layer), coordinate) for batch in batches)
         activations = torch.cat([code[:, 1:, coordinate - 1].clone() for code in codes])  # a view would keep all of it
         require_finite(f"the sparse code of layer {layer}", activations)
-        return _best(activations, _grid(model, images), count)
+        return best_patches(activations, _grid(model, images), count)
+
+
+def patches_at(places: Tensor, scores: Tensor, grid: tuple[int, int]) -> Patches:
+    """The patches with these numbers among the patches of all pictures, those left out whose score is not positive."""
+    places, scores = places[scores > 0], scores[scores > 0]
+    image, within = places // (grid[0] * grid[1]), places % (grid[0] * grid[1])
+    row, column = within // grid[1], within % grid[1]
+    return Patches(*(tuple(part.tolist()) for part in (image, row, column, scores)))
 
 
 def crop(images: np.ndarray, patches: Patches, patch_size: int | tuple[int, int], margin: int = 0) -> list[np.ndarray]:
@@ -198,6 +237,13 @@ def bare(model: CRATE) -> CRATE:
     return model
 
 
+def finite_projections(step: Step) -> Float[Tensor, "b k n p"]:
+    """The projections of a step that was asked for them; an error where they hold NaN or infinity."""
+    V = cast(Tensor, step.projections)
+    require_finite(f"the projection of layer {step.number}", V)
+    return V
+
+
 def require_layer(model: CRATE, layer: int) -> None:
     _require_among("layer", layer, 1, len(model.blocks))
 
@@ -245,27 +291,13 @@ def _step(model: CRATE, images: Tensor, layer: int) -> Step:
     return next(step for step in trajectory(model, images) if step.number == layer)
 
 
-def _attention_row(step: Step, token: int) -> Tensor:
-    """Row `token` of the compression's own attention maps, (b, k, n), at least in float32."""
-    operator: Any = step.layer.compress.operator
-    Y = step.layer.compress.norm(step.Z)
-    maps = operator.maps(Y)
-    if maps is None:
-        raise ValueError(f"the compression {operator.name} has no attention maps")
-    row: Tensor = maps[:, :, token].to(_wide(maps))
-    require_finite(f"the attention of layer {step.number}", row)
-    return row
-
-
-def _best(scores: Tensor, grid: tuple[int, int], count: int) -> Patches:
+def best_patches(scores: Tensor, grid: tuple[int, int], count: int) -> Patches:
     """The largest positive scores (b, h·w); of equal ones the first in the order of pictures, rows and columns."""
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"count must be a whole number, at least 1, got {count!r}")
     flat = scores.flatten()
     order = flat.argsort(descending=True, stable=True)[:count]
-    order = order[flat[order] > 0]
-    image, row, column = np.unravel_index(order.cpu().numpy(), (len(scores), *grid))
-    return Patches(tuple(image.tolist()), tuple(row.tolist()), tuple(column.tolist()), tuple(flat[order].tolist()))
+    return patches_at(order, flat[order], grid)
 
 
 def _to_unit_interval(values: Tensor) -> Tensor:

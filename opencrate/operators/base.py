@@ -48,6 +48,11 @@ class Operator(nn.Module):
 class Compression(Operator):
     """Moves tokens toward their subspaces. One that has subspaces offers them as `U` (k, d, p)."""
 
+    def projections(self, Y: Tensor) -> Tensor | None:
+        """V_k = Y U_k for every subspace, (…, k, n, p)."""
+        U = getattr(self, "U", None)
+        return None if U is None else project(Y, U)
+
     def maps(self, Y: Tensor) -> Tensor | None:
         """Its own attention maps (…, k, n, n): row i says with which tokens token i is compressed."""
         return None
@@ -130,10 +135,6 @@ class SubspaceCompression(Compression):
     def without_muted(self, heads: Tensor) -> Tensor:
         """The heads' results (…, k, n, p) with zeros in place of muted ones."""
         return heads if self.muted is None else heads.index_fill(-3, self.muted.to(heads.device), 0.0)
-
-    def projections(self, Y: Tensor) -> Tensor:
-        """V_k = Y U_k for every subspace, (…, k, n, p)."""
-        return project(Y, self.U)
 
     def aim(self, Z: Tensor, eps: float) -> Tensor | None:
         return subspace_coding_rate(Z, self.U, eps)

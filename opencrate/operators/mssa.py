@@ -69,7 +69,7 @@ class AttentionCompression(SubspaceCompression):
         return self.attn_drop if self.training else 0.0
 
     def maps(self, Y: Tensor) -> Tensor | None:
-        return attention_maps(self.projections(Y), self.scale, self.causal)
+        return attention_maps(project(Y, self.U), self.scale, self.causal)
 
 
 @compressions.register("mssa")

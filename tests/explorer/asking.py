@@ -1,4 +1,4 @@
-"""A client that sends what it is told, and no more."""
+"""A client that sends exactly what a test says, and no more."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ class Answer:
 
     @property
     def refusal(self) -> str:
-        """The sentence of a refusal, which tells nothing of the server's inside."""
+        """The sentence of a refusal, which reveals nothing of the server's inside."""
         assert 400 <= self.status < 500, (self.status, self.content)
         sentence = self.said["error"]
         assert list(self.said) == ["error"]
@@ -40,7 +40,7 @@ def ask(
     headers: dict[str, str] = PAGE,
     method: str | None = None,
 ) -> Answer:
-    """POST with a content, else GET, unless told; an iterable is sent in chunks, without a length."""
+    """`method`, or POST with a content and GET without; an iterable is sent in chunks, without a length."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
     try:
         method = method or ("GET" if content is None else "POST")

@@ -1,12 +1,11 @@
 import socket
-import time
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from opencrate import save_pretrained
-from opencrate.explorer.explore import Exploring, open_subject, start
+from opencrate.explorer.explore import Exploring, open_subject, serving
 
 from ..networks import small
 from ..threads import one_thread  # noqa: F401
@@ -48,11 +47,7 @@ def subject(checkpoint, settings):
 @pytest.fixture(scope="session")
 def address(subject, settings):
     """Where a server answers, without a slash at the end; its reference pictures are measured."""
-    gradio = pytest.importorskip("gradio")
-    address = start(subject, settings).rstrip("/")
-    for _ in range(600):
-        if subject.reference is not None:
-            break
-        time.sleep(0.05)
-    yield address
-    gradio.close_all(verbose=False)
+    pytest.importorskip("uvicorn")
+    with serving(subject, settings) as address:
+        subject.measure_reference().join()
+        yield address

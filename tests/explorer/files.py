@@ -54,7 +54,7 @@ def _accepted() -> dict[str, tuple[bytes, list[str]]]:
     palette = noise().quantize(16)
     rotation = Image.Exif()
     rotation[0x0112] = 6
-    animated = ["It is animated: of its 3 frames the first is looked at."]
+    animated = ["It is animated: only the first of its 3 frames is used."]
     return {
         "a PNG": (encoded(noise()), []),
         "a JPEG": (encoded(noise(), "JPEG"), []),
@@ -63,13 +63,13 @@ def _accepted() -> dict[str, tuple[bytes, list[str]]]:
         "a PNG with bytes behind its end": (encoded(noise()) + b"<script>alert(1)</script>", []),
         "an animated WebP": (encoded(noise(), "WEBP", **frames), animated),
         "an animated PNG": (encoded(noise(), "PNG", **frames), animated),
-        "16 bits of grey": (encoded(Image.fromarray(deep)), ["It has 16 bits a pixel: the upper eight are looked at."]),
+        "16 bits of grey": (encoded(Image.fromarray(deep)), ["It has 16 bits per pixel: only the upper 8 are used."]),
         "a CMYK JPEG": (
             encoded(noise().convert("CMYK"), "JPEG"),
-            ["It has the colours of print (CMYK), which were converted."],
+            ["It was converted from CMYK."],
         ),
-        "one pixel": (encoded(noise(0, 1, 1)), ["It has only 1 × 1 pixels, which were enlarged."]),
-        "a line": (encoded(noise(0, 2000, 1)), ["It has only 2000 × 1 pixels, which were enlarged."]),
+        "one pixel": (encoded(noise(0, 1, 1)), ["It has only 1 × 1 pixels and was enlarged."]),
+        "a line": (encoded(noise(0, 2000, 1)), ["It has only 2000 × 1 pixels and was enlarged."]),
         "a palette with a transparent colour": (encoded(palette, transparency=3), []),
         "a palette with shades of transparency": (encoded(palette, transparency=bytes(range(16))), []),
         "grey with transparency": (encoded(noise().convert("LA")), []),
@@ -125,7 +125,7 @@ def _damaged() -> dict[str, bytes]:
 
 
 ACCEPTED = _accepted()
-"""By name: the content, and what its sender is told."""
+"""By name: the content, and the notes for its sender."""
 
 REFUSED = _refused()
 """By name: the content, and a pattern of the sentence."""

@@ -1,10 +1,12 @@
 """`opencrate explore` as a person runs it: a line that says where the page is, and Ctrl-C."""
 
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,7 +14,7 @@ from opencrate.cli import main
 
 from .conftest import free_port
 
-pytest.importorskip("gradio")
+pytest.importorskip("uvicorn")
 
 COMMAND = [sys.executable, "-u", "-m", "opencrate", "explore"]
 
@@ -37,8 +39,11 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
             address = line.split(" at ")[1].split()[0]
             with urllib.request.urlopen(address) as answer:
                 page = answer.read().decode()
+            with socket.create_connection(("127.0.0.1", urlsplit(address).port), timeout=10) as visitor:
+                visitor.sendall(b"not HTTP\r\n\r\n")
+                assert visitor.recv(100).startswith(b"HTTP/1.1 400")
             process.send_signal(signal.SIGINT)
-            process.stdout.read()
+            assert process.stdout.read() == "opencrate: stopped\n"  # the server itself logs nothing
             return "".join(said), page, process.wait(20)
         finally:
             process.kill()  # or leaving it would wait, whatever went wrong
@@ -46,7 +51,7 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
 
 def test_a_checkpoint_without_pictures_gets_two_photos(checkpoint, tmp_path):
     said, page, code = explored([checkpoint], tmp_path)
-    assert "so the reference set is two photos: --images FOLDER gives others" in said
+    assert "so two photos are used; pass --images FOLDER for others" in said
     assert "Inside a CRATE" in page
     assert code == 130
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
@@ -63,7 +68,7 @@ def test_without_a_checkpoint_it_opens_the_network_of_the_package(tmp_path):
     ("arguments", "sentence"),
     [
         (["nothing_here"], "nothing_here is neither a run, nor a checkpoint, nor a network"),
-        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is no CRATE, and has no layers to explore"),
+        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is not a CRATE, so it has no layers to explore"),
         (["crate_tiny_patch4_32", "--samples", "0"], "samples must be at least 1, got 0"),
         (["crate_tiny_patch4_32", "--images", "no/such/folder"], "no/such/folder is not a folder"),
         (

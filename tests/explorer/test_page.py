@@ -13,9 +13,10 @@ from PIL import Image
 
 import opencrate
 from opencrate.explorer import Exploring, open_subject, views
-from opencrate.explorer.explore import start
+from opencrate.explorer.explore import serving
 from opencrate.explorer.uploads import read_upload
-from opencrate.inspection.ablation import ablate
+from opencrate.inspection.ablation import ablate, ablated
+from opencrate.inspection.recording import record
 from opencrate.measures.geometry import coherence
 
 from ..browsers import chromium, needs_chromium, watched
@@ -183,7 +184,7 @@ def test_a_patch_shows_where_it_looks(page, subject):
     expect(page.locator("#heads button")).to_have_count(HEADS)
     page.locator("#all-layers").check()
     expect(page.locator("#heads button")).to_have_count(HEADS * LAYERS)
-    share = views.attention(subject.model, subject.sample(0), 7)["to_patches"][2][1]
+    share = views.attention(record(subject.model, subject.sample(0).images), 7)["to_patches"][2][1]
     said = f"layer 3, head 2: {100 * share:.0f} % of its attention goes to patches"
     last = page.locator("#heads button").nth(2 * HEADS + 1)
     expect(last).to_have_attribute("aria-label", said)
@@ -297,7 +298,7 @@ def test_the_numbers_are_saved_as_a_table(page, subject):
     curve = [float(row["value"]) for row in rows if (row["network"], row["measure"]) == ("this network", "Rc unit")]
     table = opencrate.layerwise(subject.model, subject.sample(0).images, "unit")
     assert curve == pytest.approx([row["Rc"] for row in table.rows], rel=1e-5)
-    assert {row["network"] for row in rows} == {"this network", "without what is off", "mean of 6 reference pictures"}
+    assert {row["network"] for row in rows} == {"this network", "with parts off", "mean of 6 reference pictures"}
 
 
 def test_the_python_gives_the_view_again(page, subject, capsys):
@@ -309,7 +310,7 @@ def test_the_python_gives_the_view_again(page, subject, capsys):
     page.locator("#python").click()
     found: dict = {}
     exec(page.locator("#python-text").input_value(), found)
-    model = views.without(subject.model, [(2, 2)], [])
+    model = ablated(subject.model, [(2, 2)])
     step = list(opencrate.trajectory(model, subject.sample(0).images))[1]
     assert torch.equal(found["tokens"], step.Z_half[0])
     assert "definition unit" in capsys.readouterr().out
@@ -323,7 +324,7 @@ def test_what_is_wrong_is_a_sentence_and_the_page_goes_on(page, subject):
     page.locator("#file").set_input_files(file_of(b""))
     expect(page.locator("#error")).to_have_text("The file is empty.")
     page.locator("#file").set_input_files(file_of(picture_file(6, (1, 1))))
-    expect(page.locator("#notes")).to_have_text("It has only 1 × 1 pixels, which were enlarged.")
+    expect(page.locator("#notes")).to_have_text("It has only 1 × 1 pixels and was enlarged.")
     expect(page.locator("#error")).to_be_hidden()
     expect(page.locator("#samples button")).to_have_count(7)
 
@@ -434,30 +435,33 @@ def test_a_network_of_224_pixels_is_quick_enough(browser, tmp_path, pictures):
     torch.manual_seed(0)
     checkpoint = opencrate.save_pretrained(timm.create_model("crate_tiny_patch16_224"), tmp_path / "model")
     settings = Exploring(images=str(pictures), samples=6, browser=False, port=free_port())
-    address = start(open_subject(str(checkpoint), settings), settings)
-    page = browser.new_page(viewport={"width": 1400, "height": 950})
-    begun = time.perf_counter()
-    page.goto(address)
-    page.wait_for_selector("body[data-ready]")
-    first = time.perf_counter() - begun
-    page.wait_for_selector("#heads button")
-    changes = page.evaluate(
-        """async () => {
-            const slider = document.getElementById("layer"), found = [];
-            for (let layer = 2; layer <= 12; layer++) {
-                const begun = performance.now();
-                slider.value = layer;
-                slider.dispatchEvent(new Event("input"));
-                await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-                found.push(performance.now() - begun);
-            }
-            return found;
-        }"""
-    )
+    subject = open_subject(str(checkpoint), settings)
+    with serving(subject, settings) as address:
+        subject.measure_reference()
+        page = browser.new_page(viewport={"width": 1400, "height": 950})
+        begun = time.perf_counter()
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        first = time.perf_counter() - begun
+        page.wait_for_selector("#heads button")
+        changes = page.evaluate(
+            """async () => {
+                const slider = document.getElementById("layer"), found = [];
+                for (let layer = 2; layer <= 12; layer++) {
+                    const begun = performance.now();
+                    slider.value = layer;
+                    slider.dispatchEvent(new Event("input"));
+                    await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+                    found.push(performance.now() - begun);
+                }
+                return found;
+            }"""
+        )
+        page.close()
+        subject.close()
     print(f"first view {first:.2f} s; layer change {np.median(changes):.0f} ms, at most {max(changes):.0f}")
     assert first < 3
     assert max(changes) < 200
-    page.close()
 
 
 @pytest.mark.parametrize("width", [1400, 390])

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,13 +17,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("gradio")
+pytest.importorskip("uvicorn")
 
 from opencrate.explorer import views
-from opencrate.explorer.explore import start
-from opencrate.explorer.picture_store import Rooms
-from opencrate.explorer.server import HEADERS, MOST_OFF
+from opencrate.explorer.explore import serving
+from opencrate.explorer.picture_store import PictureStore
+from opencrate.explorer.server import HEADERS, MAX_OFF
 from opencrate.explorer.uploads import MAX_BYTES
+from opencrate.inspection.recording import record
 
 from .asking import PAGE, ask, opened, question
 from .conftest import free_port
@@ -160,15 +162,14 @@ def test_fifty_visitors_at_once_see_their_own_pictures(address, subject):
     answers = visits(address, 100)
     assert resident() < 1.1 * before
     prepared = [subject.prepare(Image.open(io.BytesIO(photo(number)))) for number in range(100, 150)]
-    expected = np.array(
-        [probabilities(views.look(subject.model, picture, subject.study.class_name)) for picture in prepared]
-    )
+    recordings = [record(subject.model, picture.images) for picture in prepared]
+    expected = np.array([probabilities(views.look(recording, subject.study.class_name)) for recording in recordings])
     for number, (picture, look, attention) in enumerate(answers):
         apart = np.abs(expected - probabilities(look)).max(-1)
         assert apart[number] < 1e-6
         assert (np.delete(apart, number) > 1e-5).all()  # it is nobody else's
         assert probabilities(picture) == pytest.approx(expected[number], rel=1e-5)
-        wanted = views.attention(subject.model, prepared[number], 3)["largest"]
+        wanted = views.attention(recordings[number], 3)["largest"]
         assert np.allclose(attention["largest"], wanted, rtol=1e-5)
     assert len({picture["key"] for picture, _, _ in answers}) == 50
 
@@ -194,25 +195,25 @@ def test_a_key_cannot_be_guessed(address):
     for key in near:
         answer = question(address, "look", key=key)
         assert answer.status == 410
-        assert "forgotten" in answer.refusal
+        assert "no longer kept" in answer.refusal
     assert question(address, "look").status == 410
 
 
 def test_the_oldest_is_forgotten(address):
     first, second = (question(address, "sample", number=0).said["key"] for _ in range(2))
-    for _ in range(Rooms().limit - 1):
+    for _ in range(PictureStore().pictures.limit - 1):
         last = question(address, "sample", number=1).said["key"]
     assert [question(address, "look", key=key).status for key in (first, second, last)] == [410, 200, 200]
 
 
 def test_what_is_looked_at_is_kept():
-    rooms = Rooms(limit=2)
-    first, second = rooms.keep("first"), rooms.keep("second")
-    assert rooms.find(first) == "first"
-    third = rooms.keep("third")
-    assert [rooms.find(key) for key in (first, third)] == ["first", "third"]
-    with pytest.raises(KeyError, match="forgotten"):
-        rooms.find(second)
+    store = PictureStore(max_pictures=2)
+    first, second = store.add("first"), store.add("second")
+    assert store.get(first) == "first"
+    third = store.add("third")
+    assert [store.get(key) for key in (first, third)] == ["first", "third"]
+    with pytest.raises(KeyError, match="no longer kept"):
+        store.get(second)
 
 
 # What is not ours, and what is not from the page.
@@ -301,7 +302,7 @@ def written():
 
 
 def test_an_upload_is_not_written_to_disk(address, written, tmp_path):
-    content = encoded(noise(), "PNG") + bytes(2**21)  # gradio's forms go to a file from 1 MB on
+    content = encoded(noise(), "PNG") + bytes(2**21)  # forms usually go to a file from 1 MB on
     border = b"--border\r\n"
     form = b'Content-Disposition: form-data; name="files"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n'
     headers = PAGE | {"Content-Type": "multipart/form-data; boundary=border"}
@@ -320,7 +321,7 @@ def test_an_upload_is_not_written_to_disk(address, written, tmp_path):
 def test_a_question_without_the_pages_header_is_refused(address, headers, name):
     answer = ask(address, f"/api/{name}", b"{}", headers)
     assert answer.status == 403
-    assert answer.refusal == "Questions come from the page itself."
+    assert answer.refusal == "Only the explorer's own page may ask."
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_a_foreign_name_is_refused(address, host):
     for path in ("/", "/api/about", "/page/script.js"):
         answer = ask(address, path, headers={"Host": host})
         assert answer.status == 403
-        assert answer.refusal == "This page is not known by that name."
+        assert answer.refusal == "The explorer does not answer to this host name."
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7860", "[::1]", "[::1]:7860"])
@@ -343,7 +344,7 @@ def test_its_own_names_are_known(address, host):
     "origin", ["http://example.org", "null", "http://localhost:1", "https://127.0.0.1.example.org"]
 )
 def test_another_sites_page_is_refused(address, origin):
-    """Also one of another server on this machine, whom gradio itself would trust."""
+    """Also the page of another server on this machine."""
     for content in (None, b"{}"):
         answer = ask(address, "/api/about" if content is None else "/api/look", content, PAGE | {"Origin": origin})
         assert answer.status == 403
@@ -423,8 +424,8 @@ def test_a_wrong_number_is_refused(address, key, number):
         ("look", {"off": {"heads": [[1, 5]]}}),
         ("look", {"off": {"heads": [[0, 1]]}}),
         ("look", {"off": {"atoms": [[3, 25]]}}),
-        ("look", {"off": {"heads": [[1, 1]] * (MOST_OFF + 1)}}),
-        ("look", {"off": {"atoms": [[1, 1]] * (MOST_OFF + 1)}}),
+        ("look", {"off": {"heads": [[1, 1]] * (MAX_OFF + 1)}}),
+        ("look", {"off": {"atoms": [[1, 1]] * (MAX_OFF + 1)}}),
         ("look", {"off": {"heads": {"1": 1}}}),
         ("look", {"off": {"heads": [[1, 2, 3]]}}),
         ("look", {"off": {"heads": [1, 2]}}),
@@ -487,9 +488,9 @@ def test_a_port_in_use_is_passed_over(subject, settings):
         taken.bind(("127.0.0.1", free_port()))
         taken.listen()
         port = taken.getsockname()[1]
-        address = start(subject, replace(settings, port=port))
-    assert port < urlsplit(address).port < port + 100
-    assert ask(address, "/api/about").status == 200
+        with serving(subject, replace(settings, port=port)) as address:
+            assert port < urlsplit(address).port < port + 100
+            assert ask(address, "/api/about").status == 200
 
 
 def test_no_port_is_free(monkeypatch, subject, settings):
@@ -497,22 +498,36 @@ def test_no_port_is_free(monkeypatch, subject, settings):
         raise OSError("in use")
 
     monkeypatch.setattr(socket.socket, "bind", bind)
-    with pytest.raises(ValueError, match=r"no port from 7000 to 7099 is free on 127\.0\.0\.1"):
-        start(subject, replace(settings, port=7000))
+    with (
+        pytest.raises(ValueError, match=r"no port from 7000 to 7099 is free on 127\.0\.0\.1"),
+        serving(subject, replace(settings, port=7000)),
+    ):
+        pass
 
 
 def test_listening_to_everyone_is_said(subject, settings, caplog):
     port = free_port()
-    with caplog.at_level(logging.WARNING, "opencrate"):
-        start(subject, replace(settings, host="0.0.0.0", port=port))
+    with caplog.at_level(logging.WARNING, "opencrate"), serving(subject, replace(settings, host="0.0.0.0", port=port)):
+        address = f"http://127.0.0.1:{port}"
+        assert ask(address, "/api/about", headers={"Host": "workstation:7860"}).status == 200
+        foreign = PAGE | {"Host": "workstation:7860", "Origin": "http://example.org"}
+        assert ask(address, "/api/sample", b'{"number": 0}', foreign).status == 403
     assert "listening on 0.0.0.0: everyone who can reach this machine can use the page" in caplog.messages
-    address = f"http://127.0.0.1:{port}"
-    assert ask(address, "/api/about", headers={"Host": "workstation:7860"}).status == 200
-    foreign = PAGE | {"Host": "workstation:7860", "Origin": "http://example.org"}
-    assert ask(address, "/api/sample", b'{"number": 0}', foreign).status == 403
 
 
 def test_listening_to_itself_is_not_said(subject, settings, caplog):
-    with caplog.at_level(logging.WARNING, "opencrate"):
-        start(subject, replace(settings, port=free_port()))
+    with caplog.at_level(logging.WARNING), serving(subject, replace(settings, port=free_port())):
+        pass
     assert caplog.messages == []
+
+
+def test_a_server_that_stops_frees_its_port_and_leaves_no_thread(subject, settings):
+    before = set(threading.enumerate())
+    with serving(subject, replace(settings, port=free_port())) as address:
+        assert opened(address, encoded(noise()))["notes"] == []
+        subject.measure_reference().join()
+    with pytest.raises(ConnectionRefusedError):
+        ask(address, "/")
+    assert {
+        thread.name for thread in set(threading.enumerate()) - before if not thread.name.startswith("AnyIO")
+    } == set()

@@ -14,8 +14,10 @@ from PIL import Image
 
 from opencrate import layerwise
 from opencrate.explorer import views
+from opencrate.explorer.subject import Variant
 from opencrate.inspection.ablation import ablate
-from opencrate.inspection.views import attention_of
+from opencrate.inspection.recording import record
+from opencrate.inspection.views import attention_of, coherent_patches, top_patches
 from opencrate.measures import DEFINITIONS
 from opencrate.measures.geometry import coherence
 from opencrate.stack import trajectory
@@ -26,6 +28,11 @@ from .files import noise
 @pytest.fixture(scope="module")
 def picture(subject):
     return subject.prepare(noise(7))
+
+
+@pytest.fixture(scope="module")
+def recording(subject, picture):
+    return record(subject.model, picture.images)
 
 
 def tokens(site: dict) -> np.ndarray:
@@ -56,12 +63,12 @@ def test_tokens_that_are_not_finite_are_said(wrong):
         views._bytes(torch.tensor([[1.0, wrong]]))
 
 
-def test_the_sites_are_the_trajectory(subject, picture):
+def test_the_sites_are_the_trajectory(subject, picture, recording):
     steps = list(trajectory(subject.model, picture.images))
     expected = [("Z", steps[0].Z)]
     for step in steps:
         expected += [("Z_half", step.Z_half), ("Z_next", step.Z_next)]
-    sites = views.look(subject.model, picture, subject.study.class_name)["sites"]
+    sites = views.look(recording, subject.study.class_name)["sites"]
     assert [site["name"] for site in sites] == [name for name, _ in expected]
     for site, (_, Z) in zip(sites, expected, strict=True):
         Z = Z[0].detach().numpy()
@@ -72,7 +79,7 @@ def test_the_sites_are_the_trajectory(subject, picture):
 @pytest.mark.parametrize("network", ["this network", "untrained"])
 def test_the_curves_are_layerwise(subject, picture, network):
     model = subject.network(network)
-    curves = views.look(model, picture, subject.study.class_name)["curves"]
+    curves = views.look(record(model, picture.images), subject.study.class_name)["curves"]
     for name in DEFINITIONS:
         rows = layerwise(model, picture.images, name).rows
         assert curves[name] == pytest.approx([row["Rc"] for row in rows], rel=1e-5)
@@ -83,10 +90,10 @@ def told(look: dict) -> dict[int, float]:
     return {row["number"]: row["probability"] for row in look["prediction"]}
 
 
-def test_the_prediction_is_the_softmax(subject, picture):
+def test_the_prediction_is_the_softmax(subject, picture, recording):
     study = copy.copy(subject.study)
     study.classes = ("one", "two, the second")
-    look = views.look(subject.model, picture, study.class_name)
+    look = views.look(recording, study.class_name)
     with torch.no_grad():
         probabilities = subject.model(picture.images)[0].softmax(-1)
     assert told(look) == pytest.approx(dict(enumerate(probabilities.tolist())), rel=1e-5)
@@ -96,8 +103,8 @@ def test_the_prediction_is_the_softmax(subject, picture):
 
 
 @pytest.mark.parametrize("token", [0, 1, 16])
-def test_the_maps_are_the_attention(subject, picture, token):
-    found = views.attention(subject.model, picture, token)
+def test_the_maps_are_the_attention(subject, picture, recording, token):
+    found = views.attention(recording, token)
     expected = attention_of(subject.model, picture.images, token)[:, 0].numpy()
     shares = np.frombuffer(base64.b64decode(found["maps"]), np.uint8).reshape(found["shape"])
     largest = np.array(found["largest"])[..., None, None]
@@ -109,39 +116,53 @@ def test_the_maps_are_the_attention(subject, picture, token):
 @pytest.mark.parametrize(
     ("heads", "atoms"), [([(1, 2)], []), ([], [(2, 5)]), ([(1, 1), (1, 2), (3, 4)], [(1, 1), (3, 24)])]
 )
-def test_what_is_switched_off_is_ablated(subject, picture, heads, atoms):
-    look = views.look(views.without(subject.model, heads, atoms), picture, subject.study.class_name)
+def test_what_is_switched_off_is_ablated(subject, picture, recording, heads, atoms):
+    without = subject.variant(Variant(heads=tuple(heads), atoms=tuple(atoms)))
+    look = views.look(record(without, picture.images), subject.study.class_name)
     expected = ablate(subject.model, picture.images, heads, atoms).logits_after[0].softmax(-1)
     assert told(look) == pytest.approx(dict(enumerate(expected.tolist())), rel=1e-5)
-    assert told(look) != pytest.approx(told(views.look(subject.model, picture, subject.study.class_name)), rel=1e-4)
+    assert told(look) != pytest.approx(told(views.look(recording, subject.study.class_name)), rel=1e-4)
 
 
 def test_nothing_switched_off_is_the_network_itself(subject):
-    assert views.without(subject.model, [], []) is subject.model
+    assert subject.variant(Variant()) is subject.model
 
 
-def test_a_head(subject, picture):
-    found = views.head(subject.model, picture, subject.patched, 2, 3)
+def test_a_head(subject, picture, recording):
+    found = views.head(recording, 2, 3)
     step, layer = list(trajectory(subject.model, picture.images))[1], subject.model.blocks[1]
     V = (layer.compress.norm(step.Z)[0] @ layer.U[2]).detach().numpy()
     spectrum = np.linalg.svd(V, compute_uv=False)
     assert found["spectrum"] == pytest.approx((spectrum / spectrum[0]).tolist(), rel=1e-4)
     assert found["coherence"] == pytest.approx(coherence(layer.U)[2].tolist())
-    assert all(0 <= row < 4 and 0 <= column < 4 for row, column in found["grouped"])
-    assert 0 < len(found["reference"]) <= views.PATCHES
+    grouped = coherent_patches(subject.model, picture.images, 2, 3, views.PATCHES)
+    assert found["grouped"] == [list(place) for place in zip(grouped.row, grouped.column, strict=True)]
 
 
-def test_a_coordinate(subject, picture):
-    active = views.look(subject.model, picture, subject.study.class_name)["sites"][-1]
+def test_a_coordinate(subject, picture, recording):
+    active = views.look(recording, subject.study.class_name)["sites"][-1]
     number = 1 + int(tokens(active).any(0).argmax())
-    found = views.coordinate(subject.model, picture, subject.patched, 3, number)
+    found = views.coordinate(recording, 3, number)
     steps = list(trajectory(subject.model, picture.images))
     assert found["activity"] == pytest.approx(steps[2].Z_next[0, :, number - 1].tolist(), rel=1e-6)
     column = subject.model.blocks[2].D[:, number - 1].detach().numpy()
     assert found["column"] == pytest.approx(column.tolist())
     assert found["norm"] == pytest.approx(np.linalg.norm(column), rel=1e-5)
-    scores = [patch["score"] for patch in found["reference"]]
-    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("variant", [Variant(), Variant("untrained"), Variant(heads=((1, 2),), atoms=((2, 5),))])
+def test_the_patches_of_the_reference_pictures(subject, variant):
+    """All heads' and coordinates' from one pass: the same that a pass for each finds."""
+    model, images = subject.variant(variant), subject.reference.searched.images
+    layers = subject.reference.patches(variant, lambda: model)
+    for layer, best in enumerate(layers, start=1):
+        for kind, search, numbers in (("head", coherent_patches, 4), ("coordinate", top_patches, 24)):
+            for number in range(1, numbers + 1):
+                expected, found = search(model, images, layer, number, views.PATCHES), best.patches(kind, number)
+                assert (found.image, found.row, found.column) == (expected.image, expected.row, expected.column)
+                assert found.score == pytest.approx(expected.score, rel=1e-4)
+                cut = subject.crops(variant, layer, kind, number)
+                assert [patch["picture"] for patch in cut] == list(expected.image)
 
 
 def test_a_picture_travels_as_it_is():
@@ -153,8 +174,8 @@ def test_a_picture_travels_as_it_is():
 def test_the_reference_is_the_mean(subject, settings):
     subject.measure_reference().join()
     batches = torch.cat(list(subject.study.batches()))
-    assert subject.reference["samples"] == len(batches) == settings.samples
+    assert subject.reference.means["samples"] == len(batches) == settings.samples
     for name in DEFINITIONS:
         rows = layerwise(subject.model, batches, name).rows
-        assert subject.reference["curves"][name] == pytest.approx([row["Rc"] for row in rows], rel=1e-5)
-        assert subject.reference["curves"]["nonzero"] == pytest.approx([row["nonzero"] for row in rows], rel=1e-5)
+        assert subject.reference.means["curves"][name] == pytest.approx([row["Rc"] for row in rows], rel=1e-5)
+        assert subject.reference.means["curves"]["nonzero"] == pytest.approx([row["nonzero"] for row in rows], rel=1e-5)

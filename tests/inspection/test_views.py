@@ -277,7 +277,7 @@ def test_what_is_out_of_range_is_one_sentence():
         broken.blocks[0].sparsify.operator.D.fill_(torch.nan)
     with pytest.raises(ValueError, match="the sparse code of layer 1 holds NaN"):
         top_patches(broken, IMAGES, 1, 1)
-    with pytest.raises(ValueError, match="the attention of layer 2 holds NaN"):
+    with pytest.raises(ValueError, match="the projection of layer 2 holds NaN"):
         coherent_patches(broken, IMAGES, 2, 1)
     with pytest.raises(ValueError, match="the attention of layer 2 holds NaN"):
         attention_of(broken, IMAGES)

@@ -1,4 +1,4 @@
-// Line charts as SVG, with all colours in attributes so that a saved picture has them too.
+// Charts as SVG, with all colours in attributes so that a saved picture has them too.
 
 import { css } from "./draw.js";
 
@@ -19,8 +19,8 @@ export function lineChart(place, title, series, current, choose) {
   const most = Math.max(1e-9, ...shown.flatMap((one) => one.values)) * 1.05, layers = shown[0].values.length;
   const x = (layer) => LEFT + ((layer - 1) / Math.max(1, layers - 1)) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - TOP - BOTTOM);
-  const said = shown.map((one) => `${one.name} ${rounded(one.values[0])} to ${rounded(one.values.at(-1))}`).join(", ");
-  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `${title}: ${said}` });
+  const summary = shown.map((one) => `${one.name} ${rounded(one.values[0])} to ${rounded(one.values.at(-1))}`).join(", ");
+  const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, role: "img", "aria-label": `${title}: ${summary}` });
   const small = { "font-size": 11, "font-family": "system-ui, DejaVu Sans, sans-serif", fill: css("--soft") };
   svg.append(element("text", { ...small, x: LEFT, y: 12 }, title));
   for (const share of [0, 0.5, 1]) {

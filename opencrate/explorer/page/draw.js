@@ -1,4 +1,4 @@
-// Canvases: token maps, attention maps, and the picture with what is chosen on it.
+// Canvases: token maps, attention maps, and the picture with the chosen patch.
 
 const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]];
 const BLUE = [33, 102, 172], ORANGE = [203, 90, 20];

@@ -1,4 +1,4 @@
-// What is on screen as a picture, its numbers as a table, and the Python that gives them again.
+// Save the view as a picture, its numbers as a table, and the Python code that computes them.
 
 import { css } from "./draw.js";
 
@@ -73,7 +73,7 @@ const quoted = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('
 
 export function csv(state) {
   const rows = [["network", "measure", "layer", "value"]];
-  const looks = [["this network", state.picture.look], ["without what is off", state.now], [state.compare, state.other], [`mean of ${state.reference?.samples} reference pictures`, state.reference]];
+  const looks = [["this network", state.picture.look], ["with parts off", state.now], [state.compare, state.other], [`mean of ${state.reference?.samples} reference pictures`, state.reference]];
   for (const [name, look] of looks) {
     if (!look?.curves) continue;
     for (const [measure, values] of Object.entries(look.curves)) {
@@ -107,7 +107,7 @@ export function python(state) {
     `attention = attention_of(model, picture.images, token=${state.token})[${state.layer - 1}, 0]`,
   ];
   if (state.head) lines.push(`grouped = coherent_patches(model, picture.images, layer=${state.layer}, head=${state.head})`);
-  if (state.coordinate) lines.push(`strongest = top_patches(model, subject.patched.images, layer=${state.layer}, coordinate=${state.coordinate})`);
+  if (state.coordinate) lines.push(`strongest = top_patches(model, subject.reference.searched.images, layer=${state.layer}, coordinate=${state.coordinate})`);
   if (state.compare) lines.push(`print(opencrate.layerwise(subject.network(${literal(state.compare)}), picture.images, ${literal(state.definition)}))`);
   return lines.join("\n") + "\n";
 }

@@ -1,4 +1,4 @@
-// The page: what is chosen, what is asked of the server, and what is shown of the answers.
+// The page: the visitor's choices, the questions to the server, and how its answers are shown.
 
 import { barChart, dashOf, lineChart } from "./charts.js";
 import { between, css, decoded, drawHeat, drawLegend, drawMap, drawPicture } from "./draw.js";
@@ -9,14 +9,14 @@ const $ = (id) => document.getElementById(id);
 const THIS = "this network";
 const SITES = ["Z", "Z_half", "Z_next"];
 const SITE_TEXTS = [
-  "The tokens that come into the layer: a row for each patch, the class token first.",
-  "After compression: attention in each head has drawn tokens of one subspace together.",
-  "After sparsification: a code with few entries. Empty places are exactly zero.",
+  "The tokens that enter the layer: one row per patch, the class token first.",
+  "After compression: attention in each head has moved similar tokens closer together.",
+  "After sparsification: a sparse code. Empty places are exactly zero.",
 ];
 const DEFINITION_TEXTS = {
-  paper: "Of the tokens after compression as they are, as the paper's text says: longer tokens cost more.",
-  official: "Of what the compression sees, tokens at unit length, as the authors' script measures it.",
-  unit: "Of the tokens after compression at unit length: what shrinking gains does not count.",
+  paper: "Tokens after compression, unscaled, as defined in the paper: longer tokens have a higher rate.",
+  official: "Tokens that enter the compression, at unit length, as in the authors' script.",
+  unit: "Tokens after compression, at unit length: shorter tokens alone do not lower the rate.",
 };
 
 /** Everything that is chosen. `pictures` are what was opened: {key, image, look, file or sample}. */
@@ -32,21 +32,21 @@ async function ask(name, question, raw) {
   const answer = await fetch(`/api/${name}`, question === undefined ? {} : {
     method: "POST", headers: { "x-opencrate": "1" }, body: raw ?? JSON.stringify(question),
   }).catch(() => { throw new Error("The server does not answer: is it still running?"); });
-  const told = await answer.json().catch(() => ({ error: `The server failed (${answer.status}).` }));
-  if (!answer.ok) throw Object.assign(new Error(told.error ?? `The server failed (${answer.status}).`), { status: answer.status });
-  return told;
+  const content = await answer.json().catch(() => ({ error: `The server failed (${answer.status}).` }));
+  if (!answer.ok) throw Object.assign(new Error(content.error ?? `The server failed (${answer.status}).`), { status: answer.status });
+  return content;
 }
 
-/** A question about the open picture; one that the server has forgotten is sent again. */
+/** Ask about the open picture; a picture that the server no longer keeps is sent again. */
 async function askOf(name, question) {
   const picture = state.picture;
-  const whole = () => ({ key: picture.key, network: THIS, off: state.off, ...question });
+  const complete = () => ({ key: picture.key, network: THIS, off: state.off, ...question });
   try {
-    return await ask(name, whole());
+    return await ask(name, complete());
   } catch (error) {
     if (error.status !== 410) throw error;
     picture.key = (await send(picture)).key;
-    return ask(name, whole());
+    return ask(name, complete());
   }
 }
 
@@ -60,7 +60,7 @@ async function doing(work) {
   } catch (error) {
     $("error").textContent = error.message;
     $("error").hidden = false;
-    document.querySelectorAll(".asking").forEach((one) => { one.textContent = "There was no answer."; });
+    document.querySelectorAll(".asking").forEach((one) => { one.textContent = "No answer."; });
   } finally {
     document.body.classList.remove("busy");
   }
@@ -89,7 +89,7 @@ const open = (source) => doing(async () => {
 
 async function choosePicture(picture) {
   stop();
-  endTour(); // it speaks of the picture before
+  endTour(); // its texts are about the previous picture
   Object.assign(state, { picture, attention: null, detail: null, now: null, other: null });
   $("notes").textContent = picture.notes.join(" ");
   $("notes").hidden = picture.notes.length === 0;
@@ -98,7 +98,7 @@ async function choosePicture(picture) {
   await refresh();
 }
 
-/** All that depends on the picture, what is off and the network compared with, besides the plain look. */
+/** Load what depends on the picture, on what is switched off and on the other network. */
 async function refresh() {
   const mine = ++state.asked, isOff = state.off.heads.length + state.off.atoms.length > 0;
   const current = () => mine === state.asked;
@@ -129,12 +129,12 @@ async function loadAttention() {
   show();
 }
 
-/** What is told of the chosen head or coordinate; an answer that comes when another is chosen is dropped. */
+/** Load the details of the chosen head or coordinate; an answer that arrives after another choice is dropped. */
 async function loadDetail() {
   const { picture, layer, head, coordinate, off } = state;
   if (!head && !coordinate) return;
   const itself = { ...off, atoms: off.atoms.filter((pair) => !(pair[0] === layer && pair[1] === coordinate)) };
-  const question = head ? { layer, head } : { layer, coordinate, off: itself }; // one that is off would be silent
+  const question = head ? { layer, head } : { layer, coordinate, off: itself }; // a coordinate that is off would be 0
   const detail = await askOf(head ? "head" : "coordinate", question);
   const now = state;
   if (now.picture !== picture || now.layer !== layer || now.head !== head || now.coordinate !== coordinate || now.off !== off) return;
@@ -213,7 +213,7 @@ function play() {
   const first = 2 * (state.layer - 1) + state.site, last = 2 * state.layer + (state.site === 2 ? 2 : 0);
   const frame = (time) => {
     const at = Math.min(first + Math.max(time - start, 0) / 1000 / seconds, last), site = Math.floor(at);
-    const share = calm ? 0 : Math.max(0, (at - site - 0.25) / 0.75), sites = looked().sites;
+    const share = calm ? 0 : Math.max(0, (at - site - 0.25) / 0.75), sites = currentLook().sites;
     place(site);
     show(between(sites[site], sites[Math.min(site + 1, sites.length - 1)], share));
     if (at < last) state.playing = requestAnimationFrame(frame);
@@ -230,7 +230,7 @@ function place(i) {
 
 // Showing
 
-export const looked = () => state.now ?? state.picture.look;
+export const currentLook = () => state.now ?? state.picture.look;
 const siteOf = (look) => look.sites[2 * (state.layer - 1) + state.site];
 const tokenName = () => {
   const columns = state.about.grid[1], i = state.token - 1;
@@ -239,13 +239,13 @@ const tokenName = () => {
 
 export function series(measure) {
   const curves = [{ name: "this picture", values: state.picture.look.curves[measure], colour: css("--accent") }];
-  if (state.now) curves.push({ name: "without what is off", values: state.now.curves[measure], colour: css("--second"), dash: "7 3" });
+  if (state.now) curves.push({ name: "with parts off", values: state.now.curves[measure], colour: css("--second"), dash: "7 3" });
   if (state.other) curves.push({ name: state.compare, values: state.other.curves[measure], colour: css("--third"), dash: "2 3" });
   if (state.reference?.samples) curves.push({ name: `mean of ${state.reference.samples} pictures (${state.reference.name})`, values: state.reference.curves[measure], colour: css("--soft"), dash: "10 4 2 4" });
   return curves.map((one) => ({ dash: "none", ...one }));
 }
 
-function show(tokens = siteOf(looked())) {
+function show(tokens = siteOf(currentLook())) {
   $("layer").value = state.layer;
   $("layer").setAttribute("aria-valuetext", `layer ${state.layer} of ${state.about.layers}, ${SITES[state.site]}`);
   $("layer-number").textContent = `${state.layer} of ${state.about.layers}`;
@@ -254,11 +254,11 @@ function show(tokens = siteOf(looked())) {
     button.setAttribute("aria-checked", chosen);
     button.tabIndex = chosen ? 0 : -1;
   }
-  const nonzero = siteOf(looked()).values.reduce((sum, value) => sum + (value !== 0), 0) / siteOf(looked()).values.length;
+  const nonzero = siteOf(currentLook()).values.reduce((sum, value) => sum + (value !== 0), 0) / siteOf(currentLook()).values.length;
   $("site-text").textContent = `${SITE_TEXTS[state.site]} ${(100 * nonzero).toFixed(0)} % of the entries are not zero.`;
   const beside = state.other && siteOf(state.other), most = Math.max(tokens.scale, beside?.scale ?? 0), signed = tokens.signed || Boolean(beside?.signed);
   drawHeat($("heat"), tokens, state.token, state.coordinate, most, signed);
-  $("heat-name").textContent = state.now ? "this network, without what is off" : THIS;
+  $("heat-name").textContent = state.now ? "this network, with parts off" : THIS;
   $("other-figure").hidden = !beside; // it may have fewer layers
   if (beside) {
     drawHeat($("other-heat"), beside, state.token, state.coordinate, most, signed);
@@ -299,25 +299,25 @@ function showPrediction() {
     const item = document.createElement("li"), label = document.createElement("span"), value = document.createElement("span");
     label.textContent = name;
     item.append(label, value);
-    const told = [];
+    const shares = [];
     for (const [kind, look] of [["", state.picture.look], ["now", state.now], ["other", state.other]]) {
       if (!look) continue;
-      const found = kind ? look.probabilities[number] : probability;
-      told.push(found === undefined ? "–" : `${(100 * found).toFixed(1)} %`);
+      const share = kind ? look.probabilities[number] : probability;
+      shares.push(share === undefined ? "–" : `${(100 * share).toFixed(1)} %`);
       const bar = document.createElement("div"), inner = document.createElement("i");
       bar.className = `bar ${kind}`;
-      inner.style.width = `${100 * (found ?? 0)}%`;
-      bar.title = { "": THIS, now: "without what is off", other: state.compare }[kind];
+      inner.style.width = `${100 * (share ?? 0)}%`;
+      bar.title = { "": THIS, now: "with parts off", other: state.compare }[kind];
       bar.append(inner);
       item.append(bar);
     }
-    value.textContent = told.join(" · ");
+    value.textContent = shares.join(" · ");
     return item;
   });
-  for (const [look, said] of [[state.now, "without what is off"], [state.other, state.compare]]) {
+  for (const [look, name] of [[state.now, "with parts off"], [state.other, state.compare]]) {
     if (!look?.prediction.length) continue;
     const item = document.createElement("li"), [best] = look.prediction;
-    item.textContent = `${said}: ${best.name}, ${(100 * best.probability).toFixed(1)} %`;
+    item.textContent = `${name}: ${best.name}, ${(100 * best.probability).toFixed(1)} %`;
     items.push(item);
   }
   if (!items.length) items.push(Object.assign(document.createElement("li"), { textContent: "This network has no classifier." }));
@@ -328,7 +328,7 @@ function showHeads() {
   $("token-name").textContent = tokenName();
   const all = $("all-layers").checked, place = $("heads");
   place.classList.toggle("all", all);
-  if (!state.attention) return place.replaceChildren(Object.assign(document.createElement("p"), { className: "hint asking", textContent: "Asking the heads …" }));
+  if (!state.attention) return place.replaceChildren(Object.assign(document.createElement("p"), { className: "hint asking", textContent: "Loading …" }));
   const [layers, heads, h, w] = state.attention.shape, made = [];
   for (let layer = all ? 1 : state.layer; layer <= (all ? layers : state.layer); layer++) {
     if (all) made.push(Object.assign(document.createElement("p"), { className: "row", textContent: `layer ${layer}` }));
@@ -353,7 +353,7 @@ function showCurves() {
   $("definition-text").textContent = DEFINITION_TEXTS[state.definition];
   const choose = (layer) => setLayer(layer);
   lineChart($("rate-chart"), `coding rate R^c (${state.definition})`, series(state.definition), state.layer, choose);
-  lineChart($("nonzero-chart"), "share of entries that are not zero", series("nonzero"), state.layer, choose);
+  lineChart($("nonzero-chart"), "non-zero fraction of the code", series("nonzero"), state.layer, choose);
   $("chart-legend").replaceChildren(...series("nonzero").map(({ name, colour, dash }) => {
     const item = document.createElement("li");
     item.append(dashOf(colour, dash), name);
@@ -366,33 +366,33 @@ function showDetail() {
   const add = (name, text, className = "") => made.push(Object.assign(document.createElement(name), { textContent: text, className })) && made.at(-1);
   if (!detail) {
     add("h3", "Details");
-    if (state.head || state.coordinate) add("p", "Asking …", "hint asking");
-    else add("p", "Click a head, or a column of the token map, to see what it is.", "hint");
+    if (state.head || state.coordinate) add("p", "Loading …", "hint asking");
+    else add("p", "Click a head, or a column of the token map, for details.", "hint");
     return place.replaceChildren(...made);
   }
   const isHead = detail.kind === "head", kind = isHead ? "heads" : "atoms", number = isHead ? detail.head : detail.coordinate;
   add("h3", `${isHead ? "Head" : "Coordinate"} ${number} of layer ${detail.layer}`);
   if (isHead) {
     const others = detail.coherence.filter((_, i) => i !== number - 1);
-    add("p", `The tokens of this picture use ${detail.effective_rank.toFixed(1)} of its ${detail.directions} directions. Its basis is ${detail.orthonormality_gap.toFixed(2)} away from orthonormal.`);
-    made.push(barChart(detail.spectrum, "its subspace: how much the picture uses each direction", css("--accent")));
-    if (others.length) made.push(barChart(detail.coherence, `coherence with each head; with the others ${(others.reduce((a, b) => a + b, 0) / others.length).toFixed(2)} on average`, css("--accent"), number - 1));
-    add("p", `Framed in the picture: the ${detail.grouped.length} patches that it groups most.`);
+    add("p", `The tokens of this picture use ${detail.effective_rank.toFixed(1)} of its ${detail.directions} directions. Its orthonormality gap is ${detail.orthonormality_gap.toFixed(2)}.`);
+    made.push(barChart(detail.spectrum, "singular values of the picture's tokens in the subspace", css("--accent")));
+    if (others.length) made.push(barChart(detail.coherence, `coherence with each head; ${(others.reduce((a, b) => a + b, 0) / others.length).toFixed(2)} on average with the others`, css("--accent"), number - 1));
+    add("p", `Framed in the picture: the ${detail.grouped.length} patches that it groups most strongly.`);
   } else {
     const active = detail.activity.filter((value) => value > 0).length;
-    const silent = isOff(kind, [detail.layer, number]) ? "It is switched off. Without that it would be active" : "Active";
-    add("p", `${silent} in ${active} of ${detail.activity.length} tokens; brightest in the picture where it is strongest.`);
+    const prefix = isOff(kind, [detail.layer, number]) ? "It is switched off. Otherwise it would be active" : "Active";
+    add("p", `${prefix} in ${active} of ${detail.activity.length} tokens; the brightest patches are those where it is largest.`);
     made.push(barChart(detail.column, `column ${number} of the dictionary D, norm ${detail.norm.toFixed(2)}`, css("--accent"), number - 1));
   }
   if (detail.reference.length) {
-    add("p", isHead ? "The patches of reference pictures that lie farthest along it:" : "Where reference pictures activate it most:");
+    add("p", isHead ? "The patches of reference pictures that lie farthest along its leading direction:" : "The patches of reference pictures where it is largest:");
     const crops = add("div", "", "crops");
     for (const { png: source, score, picture } of detail.reference) {
       const image = Object.assign(new Image(), { src: source, alt: `patch of reference picture ${picture + 1}, score ${score.toFixed(2)}`, title: `reference picture ${picture + 1}: ${score.toFixed(2)}` });
       crops.append(image);
     }
-  } else add("p", "No reference picture activates it.", "hint");
-  const pair = [detail.layer, number], button = add("button", isOff(kind, pair) ? "Switch on again" : `Switch this ${isHead ? "subspace" : "coordinate"} off`);
+  } else add("p", "It is active in no reference picture.", "hint");
+  const pair = [detail.layer, number], button = add("button", isOff(kind, pair) ? "Switch on" : `Switch this ${isHead ? "subspace" : "coordinate"} off`);
   button.id = "switch";
   button.addEventListener("click", () => switchOff(kind, pair));
   const focused = document.activeElement?.id === "switch";
@@ -404,7 +404,7 @@ function showOff() {
   const chips = [["heads", "head"], ["atoms", "coordinate"]].flatMap(([kind, word]) => state.off[kind].map((pair) => {
     const item = document.createElement("li"), button = document.createElement("button");
     button.textContent = `layer ${pair[0]}, ${word} ${pair[1]} ✕`;
-    button.setAttribute("aria-label", `switch layer ${pair[0]}, ${word} ${pair[1]} on again`);
+    button.setAttribute("aria-label", `switch layer ${pair[0]}, ${word} ${pair[1]} on`);
     button.addEventListener("click", () => switchOff(kind, pair));
     item.append(button);
     return item;
@@ -423,10 +423,10 @@ function showSamples() {
   }
 }
 
-function thumbnail(source, said, choose, picture, sample) {
+function thumbnail(source, label, choose, picture, sample) {
   const button = Object.assign(document.createElement("button"), { picture, sample });
   button.setAttribute("role", "option");
-  button.setAttribute("aria-label", said);
+  button.setAttribute("aria-label", label);
   button.append(Object.assign(new Image(), { src: source, alt: "" }));
   button.addEventListener("click", choose);
   return button;
@@ -452,7 +452,7 @@ function patchAt(event) {
 }
 
 function cellAt(event) {
-  const box = event.target.getBoundingClientRect(), [n, d] = siteOf(looked()).shape;
+  const box = event.target.getBoundingClientRect(), [n, d] = siteOf(currentLook()).shape;
   const within = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
   return [within((event.clientY - box.top) / box.height, n), within((event.clientX - box.left) / box.width, d)];
 }
@@ -479,7 +479,7 @@ $("picture").addEventListener("click", (event) => state.picture && setToken(patc
 $("heat").addEventListener("click", (event) => state.picture && setCoordinate(cellAt(event)[1] + 1));
 $("heat").addEventListener("mousemove", (event) => {
   if (!state.picture) return;
-  const [token, i] = cellAt(event), site = siteOf(looked()), value = (site.values[token * site.shape[1] + i] * site.scale) / 127;
+  const [token, i] = cellAt(event), site = siteOf(currentLook()), value = (site.values[token * site.shape[1] + i] * site.scale) / 127;
   $("heat-value").textContent = `token ${token}, coordinate ${i + 1}: ${value.toFixed(2)}`;
 });
 $("layer").addEventListener("input", (event) => { stop(); setLayer(Number(event.target.value)); });
@@ -538,9 +538,9 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
 }
 
 async function waitForReference() {
-  const told = await ask("reference").catch(() => ({ samples: 0 }));
-  if (!told.samples) return setTimeout(waitForReference, 1500);
-  state.reference = told;
+  const reference = await ask("reference").catch(() => ({ samples: 0 }));
+  if (!reference.samples) return setTimeout(waitForReference, 1500);
+  state.reference = reference;
   if (state.picture && !state.playing) showCurves();
 }
 

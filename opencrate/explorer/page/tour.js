@@ -1,4 +1,4 @@
-// Five steps that explain compression, sparsification and the objective on the picture at hand.
+// The tour: five steps that explain compression, sparsification and the objective on the open picture.
 
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
@@ -9,19 +9,19 @@ function steps({ about, picture, now }) {
   const best = prediction[0], few = zero.indexOf(Math.min(...zero)) + 1;
   return [
     { layer: 1, site: 0, lit: "picture", title: "A picture becomes tokens",
-      text: `It is cut into ${about.grid[0]} × ${about.grid[1]} patches. Each becomes a token, a row of ${d} numbers, and a class token joins them: ${n} rows in the map. All that follows happens to these rows.` },
+      text: `It is cut into ${about.grid[0]} × ${about.grid[1]} patches. Each becomes a token, a row of ${d} numbers, and a class token joins them: ${n} rows in the map. The layers work on these rows.` },
     { layer: Math.min(2, last), site: 1, lit: "heads", title: "Compression",
-      text: `Each of ${about.heads} heads is a subspace that was learned. Tokens that lie close together in it attend to each other and move closer: they can then be coded with fewer bits. The bright patches are those with which the chosen token is drawn together.` },
+      text: `Each of the ${about.heads} heads has a learned subspace. Tokens that are similar in it attend to each other and move closer, so that they can be coded with fewer bits. The bright patches are those that the chosen token attends to most.` },
     { layer: Math.min(2, last), site: 2, lit: "heat", title: "Sparsification",
-      text: `Then the tokens are written with few entries of a dictionary. Empty places are exactly zero: after this layer ${percent(zero[Math.min(2, last) - 1])} of the entries are left; after layer ${few}, where they are fewest, ${percent(zero[few - 1])}.` },
+      text: `Then each token is written as a sparse code in a learned dictionary. Empty places are exactly zero. After this layer ${percent(zero[Math.min(2, last) - 1])} of the entries are not zero; after layer ${few}, which has the fewest, ${percent(zero[few - 1])}.` },
     { layer: last, site: 2, lit: "rate-chart", title: "One objective, layer by layer",
-      text: `Both steps serve one aim, sparse rate reduction: the tokens should fill space as a whole, but little of it in the subspaces (a low R^c), with few entries. For this picture R^c at unit length goes from ${rate[0].toFixed(0)} at the first layer to ${rate[last - 1].toFixed(0)} at the last (${fall > 0 ? "−" : "+"}${percent(Math.abs(fall))}). Each layer is measured in its own subspaces.` },
-    { layer: last, site: 2, lit: "prediction", title: "What comes of it",
-      text: best ? `The class token of the last layer is read as “${best.name}” (${percent(best.probability)}). Click a head and switch it off, or compare with the untrained network: the curves say what training brought.` : "This network has no classifier, but its tokens can be compared with those of the untrained network." },
+      text: `Both steps are derived from one objective, sparse rate reduction: together the tokens should span a large space, but be compact in the subspaces (a low R^c) and sparse. For this picture R^c at unit length goes from ${rate[0].toFixed(0)} at the first layer to ${rate[last - 1].toFixed(0)} at the last (${fall > 0 ? "−" : "+"}${percent(Math.abs(fall))}). Each layer is measured with its own subspaces.` },
+    { layer: last, site: 2, lit: "prediction", title: "The prediction",
+      text: best ? `From the last layer the network predicts “${best.name}” (${percent(best.probability)}). Click a head and switch it off, or compare with the untrained network to see in the curves what training has changed.` : "This network has no classifier, but its tokens can be compared with those of the untrained network." },
   ];
 }
 
-/** Ends the tour that is under way, if one is. */
+/** Ends the tour, if it is running. */
 export let endTour = () => {};
 
 export function startTour(state, setLayer) {
@@ -36,7 +36,7 @@ export function startTour(state, setLayer) {
   };
   const end = () => { endTour = () => {}; box.hidden = true; light(false); document.removeEventListener("keydown", onKey); before?.focus(); };
   const show = () => {
-    all = steps(state); // of the picture that is open now
+    all = steps(state); // for the picture that is open now
     setLayer(all[at].layer, all[at].site);
     $("tour-count").textContent = `${at + 1} of ${all.length}`;
     $("tour-title").textContent = all[at].title;

@@ -1,0 +1,123 @@
+"""The reference pictures: one pass gives their mean curves and the best patches of every head and coordinate.
+
+What passes through a layer is dropped after it. Only the curves and the places and scores of the patches are kept.
+"""
+
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..inspection.views import Patches, finite_projections, leading_scores, patches_at
+from ..models import CRATE
+from ..objective.rates import require_finite
+from ..sources import Gallery
+from ..stack import Step, trajectory
+from ..study import Study
+from .picture_store import LRUCache
+from .views import PATCHES, curves
+
+__all__ = ["LayerPatches", "Reference"]
+
+GALLERY = 64  # pictures that are kept in memory
+SEARCHED = 24  # the first of them, in which patches are looked for
+VARIANTS = 16  # networks whose patches are kept
+
+Turn = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPatches:
+    """The best patches of one layer: scores and places of every head (k, count) and every coordinate (d, count)."""
+
+    best: dict[str, tuple[Tensor, Tensor]]  # of "head" and "coordinate"
+    grid: tuple[int, int]
+
+    def patches(self, kind: str, number: int) -> Patches:
+        """Those of a head or coordinate, which is counted from 1, best first."""
+        scores, places = self.best[kind]
+        return patches_at(places[number - 1], scores[number - 1], self.grid)
+
+
+class Reference:
+    """The reference pictures of a study; `turn` is entered for every piece of work, and visitors come in between."""
+
+    def __init__(self, study: Study, turn: Turn) -> None:
+        self.study, self.turn = study, turn
+        self.gallery = study.pictures[0].gallery(min(study.samples, GALLERY))
+        self.searched = Gallery(*(part[:SEARCHED] for part in vars(self.gallery).values()))
+        self.means: dict[str, Any] | None = None  # None until they are measured
+        self._passing = Lock()  # two questions about one variant make one pass
+        self._curves: dict[str, Tensor] = {}  # those of the searched pictures
+        self._patches: LRUCache[list[LayerPatches]] = LRUCache(VARIANTS)
+
+    def patches(self, variant: Hashable, open_model: Callable[[], CRATE]) -> list[LayerPatches]:
+        """The best patches in every layer of a variant of the network, which is opened for its one pass alone."""
+        kept = self._patches.get(variant)
+        if kept is not None:
+            return kept
+        with self._passing:
+            return self._patches.get(variant) or self._patches.put(variant, self._search(open_model()))
+
+    def measure(self, variant: Hashable) -> None:
+        """Find the study's own network's patches, and its mean curves over all reference pictures."""
+        self.patches(variant, lambda: self.study.model)
+        if self.study.samples <= GALLERY:
+            parts, batches = [self._curves], iter(self.gallery.images[SEARCHED:].split(self.study.batch))
+        else:
+            parts, batches = [], self.study.batches()
+        while True:
+            with self.turn():
+                batch = next(batches, None)
+                if batch is None or len(batch) == 0:
+                    break
+                parts.append(_stacked(self._walk(batch)))
+        values = {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}  # (layers, samples)
+        self.means = {
+            "samples": values["nonzero"].shape[1],
+            "curves": {name: value.mean(1).tolist() for name, value in values.items()},
+            "name": self.study.pictures[0].name,
+        }
+
+    @torch.inference_mode()
+    def _walk(self, images: Tensor) -> list[dict[str, Tensor]]:
+        return [curves(step) for step in trajectory(self.study.model, images)]
+
+    def _search(self, model: CRATE) -> list[LayerPatches]:
+        """One pass of the searched pictures, with a turn for every layer; the curves of the study's own network."""
+        best, measured = [], []
+        images = self.searched.images
+        rows, columns = model.patch_embed.grid_of(images)
+        subspaces = all(layer.U is not None for layer in model.layers)
+        steps = trajectory(model, images, projections=subspaces)
+        for _ in model.layers:
+            with self.turn(), torch.inference_mode():
+                step = next(steps)
+                best.append(_best_of(step, (rows, columns)))
+                if model is self.study.model:
+                    measured.append(curves(step))
+        if measured:
+            self._curves = _stacked(measured)
+        return best
+
+
+def _best_of(step: Step, grid: tuple[int, int]) -> LayerPatches:
+    code = step.Z_next[:, 1:].flatten(0, 1)  # (b·n, d)
+    require_finite(f"the tokens of layer {step.number}", code)
+    count = min(PATCHES, len(code))
+    coordinate = code.topk(count, dim=0)
+    best = {"coordinate": (coordinate.values.mT, coordinate.indices.mT)}
+    if step.projections is not None:
+        V = finite_projections(step)[:, :, 1:].transpose(0, 1)  # (k, b, n, p)
+        head = leading_scores(V).flatten(1).topk(count)
+        best["head"] = (head.values, head.indices)
+    return LayerPatches(best, grid)
+
+
+def _stacked(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The measures of every layer, (layers, b) each."""
+    return {name: torch.stack([values[name] for values in measured]) for name in measured[0]}
