@@ -41,13 +41,15 @@ class Progress:
 
     def to_dict(self) -> dict[str, Any]:
         values = asdict(self)
-        return values | {"last": values.pop("last_validation")}  # its name in checkpoints
+        values["last"] = values.pop("last_validation")  # its name in checkpoints
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
-        names = cls().to_dict()
-        values = {name: value for name, value in values.items() if name in names}
-        return cls(**values, last_validation=values.pop("last"))
+        """The progress among the values of a checkpoint."""
+        own = {name: values[name] for name in cls().to_dict()}
+        last_validation = own.pop("last")
+        return cls(**own, last_validation=last_validation)
 
 
 @dataclass
