@@ -42,27 +42,52 @@ def test_one_sentence_before_anything_is_saved(tmp_path, monkeypatch, changes):
     assert not (tmp_path / "checkpoints").exists()
 
 
-def _train_with_a_spare_weight(folder, parallel, rank, port):
-    loop.build_model = with_a_spare_weight
+def _train_as(build, folder, parallel, rank, port, stop_after):
+    """One of two processes that train the network of `build`; its error goes to a file."""
+    loop.build_model = build
+    step = loop.Training._step
+
+    def interrupted(self, batches):
+        self.signal = 2 if self.progress.step == stop_after else None
+        return step(self, batches)
+
+    loop.Training._step = interrupted
     try:
-        _train(small_recipe(probe=0), small_options(folder, parallel=parallel, save_steps=1), rank, 2, port, None)
-    except ValueError as error:
+        _train(small_recipe(probe=0), small_options(folder, parallel=parallel), rank, 2, port, None)
+    except (ValueError, KeyboardInterrupt) as error:
         (folder / f"error-{rank}.txt").write_text(str(error))
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_on_several_processes(tmp_path, parallel):
+def errors_of_two(build, folder, parallel, stop_after=None):
     port = free_port()
-    arguments = [(tmp_path, parallel, rank, port) for rank in range(2)]
-    processes = [FORKS.Process(target=_train_with_a_spare_weight, args=each) for each in arguments]
+    arguments = [(build, folder, parallel, rank, port, stop_after) for rank in range(2)]
+    processes = [FORKS.Process(target=_train_as, args=each) for each in arguments]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
         process.kill()
-    assert [(tmp_path / f"error-{rank}.txt").read_text() for rank in range(2)] == [SENTENCE] * 2
+    files = [folder / f"error-{rank}.txt" for rank in range(2)]
+    return [file.read_text() if file.exists() else "" for file in files]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_one_sentence_on_several_processes(tmp_path, parallel):
+    assert errors_of_two(with_a_spare_weight, tmp_path, parallel) == [SENTENCE] * 2
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_frozen_weights_resume_on_several_processes(tmp_path, parallel):
+    for folder, stop_after in (("whole", None), ("stopped", 13)):
+        (tmp_path / folder).mkdir()
+        errors = errors_of_two(frozen, tmp_path / folder, parallel, stop_after)
+        assert all(error.startswith("stopped at step 14") == (folder == "stopped") for error in errors), errors
+    errors_of_two(frozen, tmp_path / "stopped", parallel)
+    assert len(losses(tmp_path / "stopped")) == 27
+    assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
 
 
 def test_many_weights_are_counted():
