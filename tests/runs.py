@@ -46,7 +46,7 @@ def interrupted_at(number: int, monkeypatch):
 
     def interrupted(self, batches):
         if self.progress.step == number:
-            self.signal = 2
+            self.stop_request.number = 2
         return step(self, batches)
 
     with monkeypatch.context() as patch:

@@ -1,12 +1,8 @@
 """The training loop: steps, epochs, evaluation, the layer table, checkpoints; and resuming after any interruption."""
 
-import logging
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,20 +22,11 @@ from .checkpoints import Checkpoints, seed_process
 from .journal import Journal, Window
 from .monitors import LayerMonitor, RelapseMonitor
 from .options import Options
+from .signals import StopRequest
 from .state import Progress, TrainedState, full_weights, is_finite
 from .step import Outcome, Stepper
 
-__all__ = ["Stopped", "Training"]
-
-log = logging.getLogger("opencrate")
-
-
-class Stopped(KeyboardInterrupt):
-    """The run was asked to stop by a signal, and saved a checkpoint."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped at step {step}; a checkpoint is saved, and the same command goes on from there")
-        self.code = 128 + number
+__all__ = ["Training"]
 
 
 class Training:
@@ -86,7 +73,7 @@ class Training:
         self.progress = Progress()
         self.start_up = 0.0  # seconds of the first step
         self.gathered_model: nn.Module | None = None  # a full copy of a sharded network, on the main process
-        self.signal: int | None = None
+        self.stop_request = StopRequest()
         self.saved_at = time.monotonic()
 
     def _regularised(self, network: nn.Module) -> tuple[nn.Module, Task]:
@@ -108,7 +95,7 @@ class Training:
         tensorboard = folder.tensorboard if main and self.options.tensorboard else None
         self.journal = Journal(folder.metrics if main else None, tensorboard, step)
         try:
-            with self._signals():
+            with self.stop_request.listening(announce=main):
                 self._introduce()
                 if step in (0, self.total_steps):  # the latter if a run was killed before it wrote its result
                     self._log_layer_table(step // self.steps_per_epoch, shown=True)
@@ -161,7 +148,7 @@ class Training:
                 window = Window()
             if outcome.stop and not is_last:
                 self._save()
-                raise Stopped(self.signal or signal.SIGTERM, self.progress.step)
+                raise self.stop_request.stopped(self.progress.step)
             if outcome.save and not is_last and self.progress.bad_steps == 0:
                 self._save()
         return outcome.stop
@@ -169,7 +156,8 @@ class Training:
     def _step(self, batches: Batches) -> Outcome:
         begun, progress = time.perf_counter(), self.progress
         self.schedule.step_update(progress.step)
-        outcome = self.stepper.step(batches, progress.step, stop=self.signal is not None, save=self._save_due())
+        stop = self.stop_request.number is not None
+        outcome = self.stepper.step(batches, progress.step, stop=stop, save=self._save_due())
         progress.step += 1
         if outcome.finite:
             progress.bad_steps = 0
@@ -224,7 +212,7 @@ class Training:
         if due and (self.progress.bad_steps == 0 or stop):
             self._save(number if keep else None)
         if stop and not is_final:
-            raise Stopped(self.signal or signal.SIGTERM, self.progress.step)
+            raise self.stop_request.stopped(self.progress.step)
 
     def _evaluate(self, epoch: int) -> None:
         model = self.state.ema.module if self.state.ema else self.model
@@ -338,27 +326,3 @@ class Training:
                 self.gathered_model = build_model(self.recipe, self.training_feed.classes).to(self.world.device)
         self.gathered_model.load_state_dict(weights)
         return self.gathered_model
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Let SIGINT or SIGTERM request a checkpoint and the end; a second Ctrl-C stops at once.
-
-        A second SIGTERM does not: a scheduler signals every process, and torchrun then forwards its own signal.
-        """
-
-        def request_stop(number: int, frame: FrameType | None) -> None:
-            if self.signal is None and self.world.main:
-                again = "; once more to stop at once" if number == signal.SIGINT else ""
-                log.warning("stopping after this step, with a checkpoint%s", again)
-            self.signal = self.signal or number
-            if number == signal.SIGINT:
-                signal.signal(number, previous[number])
-
-        previous: dict[Any, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, request_stop)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)

@@ -48,7 +48,7 @@ def _train_as(build, folder, parallel, rank, port, stop_after):
     step = loop.Training._step
 
     def interrupted(self, batches):
-        self.signal = 2 if self.progress.step == stop_after else None
+        self.stop_request.number = 2 if self.progress.step == stop_after else None
         return step(self, batches)
 
     loop.Training._step = interrupted
