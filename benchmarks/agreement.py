@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from opencrate.checkpoints.key_maps import to_authors
+from opencrate.distributed import autocast
 from opencrate.models import CRATE
-from opencrate.training.step import autocast
 
 __all__ = ["Errors", "Judge", "is_close", "relative_error"]
 

@@ -38,7 +38,7 @@ from opencrate.data.feeds.shards import Shards
 from opencrate.data.settings import Augmentation, Dataset
 from opencrate.distributed import World
 from opencrate.recipes import Model, Optim, Recipe
-from opencrate.training.building import build_model, build_optimizer, compile_model
+from opencrate.training.building import build_model, build_optimizer, build_task, compile_model
 from opencrate.training.step import Stepper
 
 MODES: tuple[Interpolation, ...] = ("bicubic", "bilinear")
@@ -219,7 +219,8 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
     network = build_model(recipe).to(device)
     if recipe.compile:
         compile_model(network)
-    stepper = Stepper(network, build_optimizer(recipe, network), recipe, Split(batch), world)
+    optimizer, task = build_optimizer(recipe, network), build_task(recipe)
+    stepper = Stepper(network, optimizer, task, Split(batch), world, precision=recipe.precision, graphs=recipe.graphs)
     packed = endless(feed, Split(batch), feed.vary)
     same = repeat(next(packed))
 

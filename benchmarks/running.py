@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from opencrate.run_folder import provenance
+from opencrate.training.start import provenance
 
 from .attention import measure_attention, shapes_for
 from .comparing import Comparison, Task

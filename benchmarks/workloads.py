@@ -1,6 +1,6 @@
 """What a variant does in each task, as calls that can be timed.
 
-training    a step of the training loop (`engine.stepping.Stepper`): forward, cross-entropy, backward, Lion, and the
+training    a step of the training loop (`training.step.Stepper`): forward, cross-entropy, backward, Lion, and the
             loss read while the backward pass runs; on pictures that are on the device already
 inference   a forward pass without gradients, batch after batch
 latency     one picture, waited for; on a GPU also as a recorded CUDA graph, for all variants alike
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from opencrate.data import Dataset, Split
-from opencrate.distributed import World
+from opencrate.distributed import World, autocast
 from opencrate.recipes import Model, Optim, Recipe
-from opencrate.training.building import build_optimizer
-from opencrate.training.step import Stepper, autocast
+from opencrate.training.building import build_optimizer, build_task
+from opencrate.training.step import Stepper
 
 from .timing import Call, recorded
 
@@ -47,8 +47,8 @@ def training(
         precision=precision,
         graphs=graphed,
     )
-    optimizer = build_optimizer(recipe, network)
-    stepper = Stepper(network, optimizer, recipe, Split(batch), World(0, 1, device))
+    optimizer, task, world = build_optimizer(recipe, network), build_task(recipe), World(0, 1, device)
+    stepper = Stepper(network, optimizer, task, Split(batch), world, precision=precision, graphs=graphed)
     batches, numbers = cycle(zip(images, targets, strict=True)), count()
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""The processes of a run: who am I, how many are we, what do we agree on. The network does not know of them."""
+"""The processes of a run: rank, device, collective operations, DDP and FSDP. The network knows nothing of them."""
 
 import gc
 import os
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["World", "autocast", "device_named", "distribute", "joined", "synchronise_gradients"]
+__all__ = ["World", "autocast", "autocasting", "device_named", "distribute", "joined", "synchronise_gradients"]
 
 T = TypeVar("T")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LAST_WORK = 0.1  # seconds; to free a tensor takes microseconds, once Python's lock is free
+THREAD_EXIT_SECONDS = 0.1  # to free a tensor takes microseconds, once Python's lock is free
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class World:
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Every process's value, in order; empty elsewhere than on the main process."""
+        """The values of all processes in the order of their ranks, on rank 0; an empty list on the others."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -49,7 +49,7 @@ class World:
         return values if self.main else []
 
     def on_main(self, action: Callable[[], T]) -> T:
-        """Do it on the main process alone; its result, or its error, is everybody's."""
+        """Runs on rank 0 and broadcasts the result; an exception is raised on every rank."""
         if self.size == 1:
             return action()
         outcome: list[Any] = [None, None]
@@ -58,7 +58,7 @@ class World:
                 outcome[0] = action()
             except (ValueError, OSError) as error:
                 outcome[1] = error
-            except Exception as error:  # of a kind that others may not be able to read
+            except Exception as error:  # of a type that other processes may be unable to unpickle
                 outcome[1] = RuntimeError(f"{type(error).__name__}: {error}")
         dist.broadcast_object_list(outcome)
         if outcome[1] is not None:
@@ -69,10 +69,10 @@ class World:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """Join the processes that torchrun started, if it did.
+    """Join the process group if torchrun started this process; leave it at the end.
 
-    A thread of their group that still has a tensor to free when Python ends aborts a process which has finished, and
-    torchrun starts it again. So the threads end here or, where torch's own caches keep the group (fsdp), get the time.
+    A thread of the group that still has a tensor to free when Python exits aborts a process that has finished, and
+    torchrun starts it again. So the threads end here or, where torch's own caches keep the group (fsdp), get some time.
     """
     size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
     chosen = device_named(device, local)
@@ -87,8 +87,8 @@ def joined(device: str = "auto") -> Iterator[World]:
         yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
-        gc.collect()  # the wrapped network, which refers to itself, has the group, too
-        time.sleep(LAST_WORK)
+        gc.collect()  # the wrapped network is a reference cycle that holds the group, too
+        time.sleep(THREAD_EXIT_SECONDS)
 
 
 _TORCHRUN = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
@@ -100,20 +100,20 @@ def device_named(name: str, local_rank: int = 0) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}: auto, cpu, cuda or cuda:N") from error
+        raise ValueError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"training on {name!r} is not known: auto, cpu, cuda or cuda:N")
+        raise ValueError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"there is no CUDA device here, and {name!r} was asked for")
+        raise ValueError(f"device {name!r} is not available: torch finds no CUDA device; use cpu")
     if name == "cuda":
         device = torch.device("cuda", local_rank)
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
-        raise ValueError(f"process {local_rank} has no GPU of its own: this machine has {torch.cuda.device_count()}")
+        raise ValueError(f"device {device} does not exist: this machine has {torch.cuda.device_count()} GPUs")
     return device
 
 
 def distribute(model: nn.Module, parallel: str, world: World) -> nn.Module:
-    """Spread the network over the processes: whole on each (ddp), or every layer in shards (fsdp)."""
+    """Distribute the network over the processes: a full copy on each (ddp), or every layer in shards (fsdp)."""
     if world.size == 1:
         return model
     if parallel == "ddp":
@@ -128,7 +128,7 @@ def distribute(model: nn.Module, parallel: str, world: World) -> nn.Module:
 
 @contextmanager
 def synchronise_gradients(model: nn.Module, now: bool) -> Iterator[None]:
-    """Whether the backward pass within averages gradients over the processes: only the last micro-batch's does."""
+    """Average gradients over the processes in the backward pass inside, if `now`: only the last micro-batch has to."""
     if isinstance(model, DistributedDataParallel) and not now:
         with model.no_sync():
             yield
@@ -139,6 +139,16 @@ def synchronise_gradients(model: nn.Module, now: bool) -> Iterator[None]:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Products in half precision, or nothing for fp32."""
+    """Matrix products in half precision; a context without effect for fp32."""
     dtype = DTYPES.get(precision)
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
+
+
+def autocasting(model: nn.Module, device: torch.device, precision: str) -> Callable[..., Any]:
+    """The network as a function with its products in half precision; what is computed from its output is not."""
+
+    def forward(*inputs: Tensor) -> Any:
+        with autocast(device, precision):
+            return model(*inputs)
+
+    return forward

@@ -3,12 +3,13 @@
 import json
 import math
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["fsync_folder", "plain_numbers", "replacing", "write_atomically", "write_json"]
+__all__ = ["plain_numbers", "replacing", "replacing_folder", "write_atomically", "write_json"]
 
 
 @contextmanager
@@ -24,7 +25,31 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
-    fsync_folder(file.parent)
+    _fsync_folder(file.parent)
+
+
+@contextmanager
+def replacing_folder(folder: Path, last: str) -> Iterator[Path]:
+    """Make a temporary folder; when the block ends well its files are flushed to disk and appear in `folder`.
+
+    A new folder appears complete. In one that exists files are replaced one by one, `last` after all others.
+    """
+    is_new = not folder.is_dir()
+    beside = folder.parent if is_new else folder  # a folder that exists may be another file system than its parent
+    beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=f".{folder.name}-") as scratch:
+        content = Path(scratch) / "content"
+        content.mkdir()
+        yield content
+        for path in content.iterdir():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+        if is_new:
+            content.rename(folder)
+        else:
+            for path in sorted(content.iterdir(), key=lambda path: path.name == last):
+                path.replace(folder / path.name)
+    _fsync_folder(beside)
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -46,7 +71,7 @@ def plain_numbers(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
-def fsync_folder(folder: Path) -> None:
+def _fsync_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, so that a rename survives a power cut, where the system can."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
@@ -54,10 +79,3 @@ def fsync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def flush(folder: Path) -> None:
-    """Flush every file of a folder to disk, so that a rename of the folder is complete after a power cut."""
-    for path in folder.iterdir():
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())

@@ -1,7 +1,6 @@
 """What all parts of an analysis look at: the network, its untrained twin, the pictures, and the run it comes from."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -102,7 +101,7 @@ class Study:
         return list(range(len(self.chosen))) or some(list(range(len(self.gallery.images))), SHOWN)
 
     def told(self, file: str) -> Any:
-        """run.json or result.json of the run, where there is one."""
+        """The content of a JSON file of the run (`RECORD`, `RESULT`), if it can be read."""
         path = None if self.run is None else self.run / file
         if path is None or not path.is_file():
             return None
@@ -118,21 +117,19 @@ class Study:
 
     def kept(self) -> Iterator[tuple[int, Any]]:
         """The networks of the epochs whose checkpoints the run kept."""
-        folder = None if self.run is None else self.run / "checkpoints"
-        for file in sorted(folder.glob("epoch-*.pt")) if folder else ():
-            found = re.fullmatch(r"epoch-(\d+)\.pt", file.name)
-            if found:
-                yield int(found[1]), load_any(file).float().eval().to(self.device)
+        files = {} if self.run is None else RunFolder(self.run).kept_epochs()
+        for epoch, file in files.items():
+            yield epoch, load_any(file).float().eval().to(self.device)
 
     @property
     def is_final(self) -> bool:
         """Whether the network is the one that the run ended with."""
-        return self.run is not None and Path(self.source).expanduser() in (self.run, self.run / "model")
+        return self.run is not None and Path(self.source).expanduser() in (self.run, RunFolder(self.run).model)
 
     @property
     def averages(self) -> bool:
         """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
-        return self.run is not None and read_recipe(self.run / "recipe.yaml").optim.ema > 0
+        return self.run is not None and read_recipe(RunFolder(self.run).recipe).optim.ema > 0
 
     @property
     def device(self) -> torch.device:

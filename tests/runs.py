@@ -45,8 +45,8 @@ def interrupted_at(number: int, monkeypatch):
     step = Training._step
 
     def interrupted(self, batches):
-        if self.step == number:
-            self.signal = 2
+        if self.progress.step == number:
+            self.stop_request.number = 2
         return step(self, batches)
 
     with monkeypatch.context() as patch:
@@ -75,9 +75,7 @@ def run_processes(recipe: Recipe, options: Options, world: int) -> None:
     A thread of a process group that outlives the run may abort the process when Python ends: none may be left, but
     where torch's own caches keep the group (fsdp).
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = [start(recipe, options, rank, world, port) for rank in range(world)]
     for process in processes:
         process.join(120)
@@ -87,11 +85,18 @@ def run_processes(recipe: Recipe, options: Options, world: int) -> None:
     assert codes == [0] * world, codes
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int, last: int | None) -> None:
     torch.set_num_threads(1)
     if last is not None:
         step = Training._step
-        Training._step = lambda self, batches: step(self, batches) if self.step < last else time.sleep(600)
+        Training._step = lambda self, batches: step(self, batches) if self.progress.step < last else time.sleep(600)
     if world > 1:
         os.environ |= {
             "RANK": str(rank),

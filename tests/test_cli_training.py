@@ -144,7 +144,7 @@ def test_help_shows_a_recipes_own_values(capsys):
             "opencrate: unknown sparsification 'itsa'; did you mean 'ista'?\n",
         ),
         (["finetune", "cifar10"], "starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT\n"),
-        (["eval", "nowhere"], "name a recipe, --recipe NAME\n"),
+        (["eval", "nowhere"], "so its dataset is unknown; pass --recipe NAME\n"),
     ],
 )
 def test_wrong_names_are_one_sentence(tmp_path, monkeypatch, capsys, arguments, sentence):

@@ -94,8 +94,8 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-PARTS = ["shapes", "errors", "files", "objective", "operators", "layers", "stack", "stems", "models"]
-PARTS += ["checkpoints", "speed", "measures", "inspection", "data", "recipes", "tasks", "run_folder", "distributed"]
+PARTS = ["shapes", "errors", "files", "run_folder", "distributed", "objective", "operators", "layers", "stack"]
+PARTS += ["stems", "models", "checkpoints", "speed", "measures", "inspection", "data", "recipes", "tasks"]
 PARTS += ["evaluation", "training", "sources", "study", "figures", "report", "explorer", "shipped", "cli", "__main__"]
 
 

@@ -14,7 +14,8 @@ import torch
 import opencrate
 from opencrate.files import write_atomically
 from opencrate.recipes import RECIPES, read_recipe
-from opencrate.run_folder import RunFolder, provenance
+from opencrate.run_folder import RunFolder
+from opencrate.training.start import begin, provenance
 from tests.runs import FORKS
 
 RECIPE = RECIPES["digits"]()
@@ -64,7 +65,7 @@ def test_a_file_is_no_folder(tmp_path):
 @pytest.fixture
 def begun(folder):
     folder.path.mkdir()
-    folder.begin(RECIPE, {"device": "cpu"}, resume=False)
+    begin(folder, RECIPE, {"device": "cpu"}, resume=False)
     return folder
 
 
@@ -103,7 +104,7 @@ def test_there_may_be_no_revision(monkeypatch, error):
 
 
 def test_every_start_is_added(begun):
-    begun.begin(RECIPE, {"device": "cuda"}, resume=True)
+    begin(begun, RECIPE, {"device": "cuda"}, resume=True)
     assert [start["options"]["device"] for start in json.loads(begun.record.read_text())] == ["cpu", "cuda"]
 
 
@@ -111,13 +112,13 @@ def test_a_start_after_the_end_is_not_added(begun):
     """torchrun starts again what fails while it leaves: run.json stays that of those who trained."""
     before = begun.record.read_bytes()
     begun.result.write_text("{}")
-    begun.begin(RECIPE, {"device": "cuda"}, resume=False)
+    begin(begun, RECIPE, {"device": "cuda"}, resume=False)
     assert begun.record.read_bytes() == before
 
 
 def test_a_start_that_came_to_nothing_leaves_the_folder_free(begun):
     changed = replace(RECIPE, optim=replace(RECIPE.optim, lr=0.5))
-    begun.begin(changed, {}, resume=False)
+    begin(begun, changed, {}, resume=False)
     assert read_recipe(begun.recipe) == changed
 
 
@@ -126,11 +127,11 @@ def test_another_recipe_is_refused(begun):
     (begun.checkpoints / "step-00000001.pt").touch()
     before = begun.recipe.read_text()
     for renamed in (replace(RECIPE, name="other"), replace(RECIPE, expected=replace(RECIPE.expected, top1=1.0))):
-        begun.begin(renamed, {}, resume=False)  # nothing that is computed differs
+        begin(begun, renamed, {}, resume=False)  # nothing that is computed differs
     batch = RECIPE.optim.batch
     changed = replace(RECIPE, optim=replace(RECIPE.optim, lr=0.5, batch=7, clip=3.0), probe=3, seed=9)
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
-        begun.begin(changed, {}, resume=False)
+        begin(begun, changed, {}, resume=False)
     assert str(caught.value) == (
         f"{begun.path} holds a run with another recipe (optim.lr {RECIPE.optim.lr} → 0.5, optim.batch {batch} → 7,"
         " optim.clip 0.0 → 3.0, …): give this one a folder of its own, --out"
@@ -140,7 +141,7 @@ def test_another_recipe_is_refused(begun):
 
 def test_nothing_to_resume(folder):
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
-        folder.begin(RECIPE, {}, resume=True)
+        begin(folder, RECIPE, {}, resume=True)
     assert str(caught.value) == f"there is no run to resume in {folder.path}"
 
 
@@ -162,7 +163,7 @@ def test_the_result_of_a_finished_run(begun):
 def test_one_sentence_for_damaged_files(begun, content, reason):
     for file, kind, read in (
         (begun.result, "dict", begun.finished),
-        (begun.record, "list", lambda: begun.begin(RECIPE, {}, resume=False)),
+        (begun.record, "list", lambda: begin(begun, RECIPE, {}, resume=False)),
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
@@ -178,7 +179,7 @@ def test_a_damaged_recipe_is_named(begun):
     begun.result.write_text("{}")
     begun.recipe.write_text("name: [")
     with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: "):
-        begun.begin(RECIPE, {}, resume=False)
+        begin(begun, RECIPE, {}, resume=False)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

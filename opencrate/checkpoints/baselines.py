@@ -7,6 +7,7 @@ from typing import Any
 import timm
 from torch import nn
 
+from ..run_folder import NETWORK_FOLDERS
 from .load import load
 
 __all__ = ["load_any"]
@@ -15,7 +16,7 @@ __all__ = ["load_any"]
 def load_any(path: str | Path) -> nn.Module:
     """A checkpoint of ours or the authors', or any folder in timm's Hub layout (a baseline), in evaluation mode."""
     folder = Path(path).expanduser()
-    for inside in ("", "model", "best"):  # the folder itself, or a run's
+    for inside in ("", *NETWORK_FOLDERS):  # the folder itself, or a run's
         if (folder / inside / "config.json").is_file():
             return _baseline(folder / inside) or load(folder / inside)
     return load(path)

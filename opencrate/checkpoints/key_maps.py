@@ -41,7 +41,17 @@ def is_authors(state: dict[str, Any]) -> bool:
 
 def current_names(state: dict[str, Any]) -> dict[str, Any]:
     """The keys that version 0.1 wrote, under today's names: a half-step's operator was called `step` there."""
-    return {re.sub(r"\b(compress|sparsify)\.step\.", r"\1.operator.", key): value for key, value in state.items()}
+    old = re.compile(r"\b(compress|sparsify)\.step\.")
+    return {old.sub(r"\1.operator.", key) if isinstance(key, str) else key: value for key, value in state.items()}
+
+
+def current_checkpoint(value: Any) -> Any:
+    """A run's checkpoint with today's names in every part, wherever a weight is named: weights, optimiser, average."""
+    if isinstance(value, dict):
+        return {key: current_checkpoint(part) for key, part in current_names(value).items()}
+    if isinstance(value, list):
+        return [current_checkpoint(part) for part in value]
+    return next(iter(current_names({value: None}))) if isinstance(value, str) else value
 
 
 def from_authors(state: StateDict) -> StateDict:

@@ -24,6 +24,7 @@ from timm.models import PretrainedCfg, clean_state_dict
 
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
+from ..run_folder import NETWORK_FOLDERS
 from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours
 
 __all__ = ["FILE_SUFFIXES", "Checkpoint", "load", "nearest_architecture", "read", "require_whole"]
@@ -107,7 +108,7 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
 
 def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
     config_file = directory / "config.json"
-    for inside in ("model", "best"):  # a run's folder: its last network, or its best so far
+    for inside in NETWORK_FOLDERS:  # of a run: its last network, or its best so far
         if weights is None and not config_file.is_file() and (directory / inside / "config.json").is_file():
             return _read_folder(directory / inside)
     if not config_file.is_file():

@@ -1,7 +1,6 @@
 """Writing checkpoints: a folder in timm's Hub layout, a Hub repository, the authors' layout; no file half written."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from timm.models import push_to_hf_hub, save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..files import flush
+from ..files import replacing, replacing_folder
 from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
 from ..operators import compressions, sparsifications
@@ -30,19 +29,10 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
     network = _rebuildable(model)
-    beside = directory if directory.is_dir() else directory.parent
-    beside.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=beside, prefix=f".{directory.name}-") as scratch, _recorded(network):
-        whole = Path(scratch) / "checkpoint"
-        save_for_hf(network, str(whole), model_args=network.config(), safe_serialization=True)
+    with replacing_folder(directory, last="config.json") as folder, _recorded(network):
+        save_for_hf(network, str(folder), model_args=network.config(), safe_serialization=True)
         # safetensors makes a file that its owner alone may read
-        shutil.copymode(whole / "config.json", whole / "model.safetensors")
-        flush(whole)
-        if directory.is_dir():
-            for name in ("model.safetensors", "config.json"):
-                (whole / name).replace(directory / name)
-        else:
-            whole.rename(directory)
+        shutil.copymode(folder / "config.json", folder / "model.safetensors")
     return directory
 
 
@@ -79,15 +69,9 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
     if config["num_classes"] == 0 or config["global_pool"] == "":
         raise ValueError("the authors' layout has no place for a network without a classifier or without pooling")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as scratch:
-        whole = Path(scratch) / file.name
-        content = {
-            "arch": nearest_architecture(config),
-            "config": config,
-            "state_dict": to_authors(network.state_dict()),
-        }
-        torch.save(content, whole)
-        whole.replace(file)
+    content = {"arch": nearest_architecture(config), "config": config, "state_dict": to_authors(network.state_dict())}
+    with replacing(file) as open_file:
+        torch.save(content, open_file)
     return file
 
 

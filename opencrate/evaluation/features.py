@@ -1,4 +1,4 @@
-"""What frozen features are worth: nearest neighbours, a linear probe, and ImageNet's reassessed labels."""
+"""The quality of frozen features: nearest neighbours and a linear probe; and ImageNet's reassessed labels (ReaL)."""
 
 import math
 
@@ -13,21 +13,21 @@ from ..distributed import World, autocast
 
 __all__ = ["features", "knn", "linear_probe", "real"]
 
-TEMPERATURE = 0.07  # of the neighbours' votes
+TEMPERATURE = 0.07  # of the votes of neighbours
 
 
-@torch.no_grad()  # not inference mode: a probe will take gradients of what it is fed
+@torch.no_grad()  # not inference mode: a linear probe backpropagates through what is computed from the features
 def features(
     model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512
 ) -> tuple[Tensor, Tensor]:
-    """What the classifier sees of every picture (n, d), and the classes (n,); for one process."""
-    found = []
+    """The features before the classifier (n, d) and the classes (n,) of all pictures that decode; for one process."""
+    parts = []
     model.eval()
     for images, targets in feed.evaluate(batch):
         with autocast(world.device, precision):
             rows = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
-        found.append((rows.float()[targets >= 0], targets[targets >= 0]))
-    rows, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        parts.append((rows.float()[targets >= 0], targets[targets >= 0]))
+    rows, classes = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return rows, classes
 
 
@@ -76,23 +76,21 @@ def linear_probe(
 def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512) -> float:
     """Top-1 accuracy in per cent on ImageNet's validation pictures with their reassessed labels (timm ships them)."""
     if not isinstance(feed, Loaded):
-        raise ValueError("ImageNet-ReaL goes by file names: give the folder of ImageNet's validation pictures")
+        raise ValueError("ImageNet-ReaL needs the names of files: give the folder of ImageNet's validation pictures")
     names = [feed.pictures.name(i) for i in range(len(feed))]
     try:
         labels = RealLabelsImagenet(names, topk=(1,))
     except AssertionError as error:
-        raise ValueError(
-            f"ImageNet-ReaL has labels for 50,000 validation pictures, and here are {len(names)}"
-        ) from error
+        raise ValueError(f"ImageNet-ReaL has labels for 50,000 validation pictures, got {len(names)}") from error
     model.eval()
     for images, targets in feed.evaluate(batch):
         with autocast(world.device, precision):
             logits = model(images).float()
         logits = pad(logits, (0, 1), value=-math.inf)
-        logits[targets < 0, -1] = math.inf  # what does not decode is of a class that no picture has
+        logits[targets < 0, -1] = math.inf  # a picture that does not decode is wrong: no picture has this class
         try:
             labels.add_result(logits)
         except KeyError as error:
-            raise ValueError(f"{error.args[0]} is not a name of ImageNet's validation set") from error
+            raise ValueError(f"{error.args[0]} is not the name of a file of ImageNet's validation set") from error
     accuracy: float = labels.get_accuracy(k=1)
     return accuracy

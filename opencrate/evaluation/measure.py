@@ -8,10 +8,10 @@ from ..checkpoints import load_any
 from ..data import Augmentation, Dataset, open_feed
 from ..distributed import World, joined
 from ..measures import layerwise
-from ..models import CRATE
 from ..recipes import FINETUNING, RECIPES, named, read_recipe
-from ..run_folder import run_of
-from .accuracy import evaluate
+from ..run_folder import RunFolder, run_of
+from ..stack import is_stack
+from ..tasks import Classification
 from .features import features, knn, linear_probe, real
 
 __all__ = ["Measuring", "data_of", "measure_checkpoint"]
@@ -52,46 +52,55 @@ class Measuring:
 
 
 def data_of(checkpoint: str, recipe: str | None) -> Dataset:
-    """The pictures that belong to a checkpoint: its run's, or those of a recipe."""
+    """The dataset of a recipe, or of the run that a checkpoint belongs to."""
     if recipe is not None and recipe.endswith((".yaml", ".yml")):
         return read_recipe(recipe).data
     if recipe is not None:
         return named(recipe, RECIPES | FINETUNING).data
     folder = run_of(checkpoint)
     if folder is None:
-        missing = "" if Path(checkpoint).expanduser().exists() else " does not exist here, or"
-        raise ValueError(f"{checkpoint}{missing} lies in no run that tells its pictures: name a recipe, --recipe NAME")
-    return read_recipe(folder / "recipe.yaml").data
+        missing = "" if Path(checkpoint).expanduser().exists() else ", which does not exist here"
+        raise ValueError(
+            f"no run folder found for {checkpoint}{missing}, so its dataset is unknown; pass --recipe NAME"
+        )
+    return read_recipe(RunFolder(folder).recipe).data
 
 
 def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
     """Everything that was asked for, as plain values."""
     with joined(wanted.device) as world:
         model: Any = load_any(checkpoint).float().eval().to(world.device)
-        if model.num_classes != wanted.data.num_classes:
+        classes = wanted.data.num_classes
+        if model.num_classes != classes:
             raise ValueError(
-                f"{checkpoint} tells {model.num_classes} classes apart, and the pictures have {wanted.data.num_classes}"
+                f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
             )
         validation = _feed(wanted, world, training=False)
-        found = evaluate(model, validation, world, wanted.precision, wanted.batch)
+        measured: dict[str, Any] = Classification(classes).evaluate(
+            model, validation, world, wanted.precision, wanted.batch
+        )
         if wanted.real:
-            found["real"] = real(model, validation, world, wanted.precision, wanted.batch)
+            measured["real"] = real(model, validation, world, wanted.precision, wanted.batch)
         if wanted.knn or wanted.linear:
-            known, asked = (
+            training_features, validation_features = (
                 features(model, feed, world, wanted.precision, wanted.batch)
                 for feed in (_feed(wanted, world, training=True), validation)
             )
-            found |= {f"knn_{wanted.knn}": knn(known, asked, wanted.knn)} if wanted.knn else {}
-            found |= {"linear": linear_probe(known, asked)} if wanted.linear else {}
-        if wanted.layers and isinstance(model, CRATE):
-            apart = max(1, len(validation) // wanted.samples)
-            batches = validation.evaluate(wanted.batch, 0, apart)
-            found["layers"] = layerwise(model, batches, wanted.layers, wanted.samples)
-    return found
+            if wanted.knn:
+                measured[f"knn_{wanted.knn}"] = knn(training_features, validation_features, wanted.knn)
+            if wanted.linear:
+                measured["linear"] = linear_probe(training_features, validation_features)
+        if wanted.layers and is_stack(model):
+            stride = max(1, len(validation) // wanted.samples)
+            batches = validation.evaluate(wanted.batch, 0, stride)
+            measured["layers"] = layerwise(model, batches, wanted.layers, wanted.samples)
+    return measured
 
 
 def _feed(wanted: Measuring, world: World, training: bool) -> Any:
     """A split as evaluation sees it: the centre of every picture."""
     data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
-    still = Augmentation(crop="none", flip=0.0)
-    return open_feed(data, still, training=training, device=world.device, workers=wanted.workers, varied=False)
+    no_augmentation = Augmentation(crop="none", flip=0.0)
+    return open_feed(
+        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, varied=False
+    )

@@ -7,7 +7,6 @@ Tokens are rows, so the paper's D Z is Z Dᵀ and its D* Z is Z D. Each step low
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import require_nonnegative, require_positive
@@ -85,9 +84,7 @@ class ISTA(Sparsification):
         nn.init.kaiming_uniform_(self.D)
 
     def code(self, Y: Tensor) -> Tensor | None:
-        A = self.matrix()
-        threshold = A.new_full(A.shape[:1], self.eta * self.lam)
-        return F.linear(Y, A.mT, -threshold).relu_()
+        return (Y @ self.matrix()).sub_(self.eta * self.lam).relu_()  # in place: two passes over the result fewer
 
     def aim(self, Y: Tensor, code: Tensor) -> Tensor | None:
         return lasso(code, Y, self.D.to(code.dtype), self.lam)

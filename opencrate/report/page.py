@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from .. import __version__
 from ..models import CRATE
+from ..run_folder import NETWORK_FOLDERS, RECORD, RESULT
 from ..study import Study
 from .sections import Folder, Picture, Section, Table, labels
 from .text import COLUMNS, GLOSSARY
@@ -96,7 +97,7 @@ def _operator(config: dict[str, Any], name: str) -> str:
 
 
 def _training(study: Study) -> list[tuple[str, str]]:
-    record, result = study.told("run.json"), study.told("result.json")
+    record, result = study.told(RECORD), study.told(RESULT)
     if study.note is not None:
         return [("training", "none: fresh weights")]
     if record is None:
@@ -128,10 +129,10 @@ def _pictures(study: Study) -> list[tuple[str, str]]:
 
 
 def _accuracy(study: Study) -> list[tuple[str, str]]:
-    result = study.told("result.json")
+    result = study.told(RESULT)
     if not result or "top1" not in result or not study.own_pictures:
         return []
-    best = Path(study.source).name == "best"
+    best = Path(study.source).name == NETWORK_FOLDERS[1]
     if not (best or study.is_final):
         return []
     return [("accuracy on validation pictures", f"{(result['best'] if best else result)['top1']:.1f}%")]

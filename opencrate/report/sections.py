@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..figures.canvas import Figure, save, to_png
+from ..files import write_atomically, write_json
 from .text import KINDS
 
 __all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "labels"]
@@ -73,7 +74,7 @@ class Folder:
                 (path / name).mkdir(parents=True, exist_ok=True)
             for old in (*path.glob("tables/*"), *path.glob("figures/*"), path / "report.html"):
                 old.unlink(missing_ok=True)  # of an earlier analysis
-            (path / self.MARK).write_text("{}\n", encoding="utf-8")
+            write_json(path / self.MARK, {})
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -84,7 +85,7 @@ class Folder:
 
     def text(self, name: str, content: str) -> Path:
         target = self.path / name
-        target.write_text(content, encoding="utf-8")
+        write_atomically(target, content)
         return target
 
     def json(self, name: str, values: Any) -> Path:

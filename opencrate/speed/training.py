@@ -20,16 +20,15 @@ def training_forms(network: Any, first_token: bool = False) -> Any:
     """Give every half-step its fast form, and return the network.
 
     `first_token` says that the loss sees the class token alone: in training the last layer then computes no other,
-    where its operators allow it.
+    where its operators allow it. Only the modules' class changes, as with torch's FSDP, so that hooks stay, too.
     """
     for layer in getattr(network, "layers", ()):
-        for name in ("compress", "sparsify"):
-            half = getattr(layer, name)
+        for half in (layer.compress, layer.sparsify):
             fast = _fast_form(half.operator)
             if fast is not None and type(half) is HalfStep:
-                setattr(layer, name, fast(half.norm, half.operator, half.drop).train(half.training))
-    if first_token and (last := _first_token_form(network)) is not None:
-        network.layers[-1] = last
+                half.__class__ = fast
+    if first_token and _computes_first_token_alone(network):
+        network.layers[-1].__class__ = FirstTokenLayer
     return network
 
 
@@ -42,12 +41,9 @@ def _fast_form(operator: nn.Module) -> type[HalfStep] | None:
     return None
 
 
-def _first_token_form(network: Any) -> Layer | None:
+def _computes_first_token_alone(network: Any) -> bool:
     layers: Any = getattr(network, "layers", ())
-    if not len(layers) or getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
-        return None
-    last = layers[-1]
-    alone = isinstance(last.compress, NormFoldedMSSA) and not last.compress.operator.causal
-    if not alone or not last.sparsify.operator.token_wise:
-        return None
-    return FirstTokenLayer(last.compress, last.sparsify).train(last.training)
+    if getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
+        return False
+    compress, sparsify = layers[-1].compress, layers[-1].sparsify
+    return isinstance(compress, NormFoldedMSSA) and not compress.operator.causal and sparsify.operator.token_wise

@@ -1,1 +1,8 @@
-"""Tasks: what a batch gives, a loss and metrics."""
+"""Tasks: what a network is trained for and judged by."""
+
+from .classification import Classification
+from .language import NextByte
+from .regularised import Regularised, RegularisedNetwork
+from .task import Task, describe_metrics
+
+__all__ = ["Classification", "NextByte", "Regularised", "RegularisedNetwork", "Task", "describe_metrics"]

@@ -1,6 +1,5 @@
-"""From a recipe to its parts: the network, the optimiser, the schedule. They come from timm and torch, not from us."""
+"""From a recipe to its parts: network, task, optimiser, schedule. Most of them come from timm and torch."""
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,27 @@ from torch import nn
 
 from ..checkpoints import load_any, save_pretrained
 from ..errors import suggestion
-from ..files import flush
-from ..models import CRATE
+from ..files import replacing_folder
 from ..recipes import Recipe
+from ..tasks import Classification, Task
 
 __all__ = [
     "build_model",
     "build_optimizer",
     "build_schedule",
+    "build_task",
     "compile_model",
     "require_start",
     "save_network",
 ]
 
-_OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
+_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
 
 def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
     """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
 
-    What it was trained on is recorded with it: how pictures are prepared, and the names of the classes.
+    Its record (`pretrained_cfg`) says what it is trained on: how pictures are prepared, and the names of the classes.
     """
     data, arguments = recipe.data, recipe.model.arguments()
     if recipe.model.start:
@@ -43,7 +43,7 @@ def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
             recipe.model.name, img_size=data.size, in_chans=data.in_chans, num_classes=data.num_classes, **arguments
         )
     record: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
-    record = {key: value for key, value in record.items() if key not in _OF_TIMMS_WEIGHTS}
+    record = {key: value for key, value in record.items() if key not in _TIMMS_WEIGHTS}
     record |= {"mean": data.mean, "std": data.std, "crop_pct": data.crop_pct, "num_classes": data.num_classes}
     record |= {"input_size": (data.in_chans, data.size, data.size), "interpolation": recipe.augment.interpolation}
     if len(classes) == data.num_classes:
@@ -59,12 +59,12 @@ def _created(name: str, **arguments: Any) -> nn.Module:
         if name not in timm.list_models():
             raise ValueError(f"unknown network {name!r}{suggestion(name, timm.list_models())}") from error
         raise ValueError(f"{name} cannot be built as the recipe says: {' '.join(str(error).split())}") from error
-    model.built_with = arguments  # type: ignore[assignment]  # what timm needs besides the name to build it again
+    model.built_with = arguments  # type: ignore[assignment]  # what timm needs, with the name, to build it again
     return model
 
 
 def require_start(recipe: Recipe) -> None:
-    """Fine-tuning recipes leave a place for the checkpoint: it must have been filled."""
+    """Refuse a fine-tuning recipe whose checkpoint is still the placeholder."""
     if recipe.model.start == "CHECKPOINT":
         raise ValueError("fine-tuning starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT")
 
@@ -76,20 +76,25 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     model: Any = load_any(recipe.model.start).float().train()
     architecture = model.pretrained_cfg["architecture"]
     if recipe.model.name not in ("", architecture):
-        raise ValueError(f"model.name is {recipe.model.name} and the checkpoint's network {architecture}: leave it out")
+        raise ValueError(f"model.name is {recipe.model.name}, but the checkpoint holds a {architecture}: leave it out")
     if arguments:
         raise ValueError(f"model.{next(iter(arguments))} cannot be changed: the network is the checkpoint's")
-    channels = model.config()["in_chans"] if isinstance(model, CRATE) else model.pretrained_cfg["input_size"][0]
+    channels = model.config()["in_chans"] if hasattr(model, "config") else model.pretrained_cfg["input_size"][0]
     if channels != data.in_chans:
         raise ValueError(
-            f"the checkpoint's network takes pictures of {channels} channels, the recipe has {data.in_chans}"
+            f"the checkpoint's network takes pictures of {channels} channels, but the recipe has {data.in_chans}"
         )
     if model.num_classes != data.num_classes or tuple(model.pretrained_cfg.get("label_names") or ()) != classes:
         model.reset_classifier(data.num_classes)
     model.set_input_size(data.size)
-    if not isinstance(model, CRATE):
+    if hasattr(model, "built_with"):  # a baseline
         model.built_with |= {"img_size": data.size, "num_classes": data.num_classes}
     return model
+
+
+def build_task(recipe: Recipe) -> Task:
+    augment = recipe.augment
+    return Classification(recipe.data.num_classes, recipe.label_smoothing, augment.mixup, augment.cutmix, recipe.seed)
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
@@ -98,19 +103,20 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     known = [str(name) for name in timm.optim.list_optimizers()]
     if settings.name not in known:
         raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
-    # timm asks a network which weights are not to decay, and finds other answers behind a wrapper: so we ask.
-    weights: Any = list(model.parameters())
+    weights: Any = [weight for weight in model.parameters() if weight.requires_grad]
     if settings.decay == "matrices":
-        spared: set[str] = getattr(unwrap_model(model), "no_weight_decay", set)()
+        # A wrapper hides `no_weight_decay` from timm, which would then decay other weights.
+        network = unwrap_model(model)
+        exempt: set[str] = getattr(network, "no_weight_decay", set)()
         weights = timm.optim.param_groups_weight_decay(
-            unwrap_model(model), settings.weight_decay, no_weight_decay_list=tuple(spared)
+            network, settings.weight_decay, no_weight_decay_list=tuple(exempt)
         )
     try:
         optimizer = timm.optim.create_optimizer_v2(
             weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
         )
     except (AssertionError, TypeError, ImportError, RuntimeError) as error:
-        raise ValueError(f"the optimiser {settings.name} cannot be made: {' '.join(str(error).split())}") from error
+        raise ValueError(f"the optimiser {settings.name} cannot be built: {' '.join(str(error).split())}") from error
     if settings.betas is not None and "betas" not in optimizer.param_groups[0]:
         raise ValueError(f"the optimiser {settings.name} has no betas: leave optim.betas out")
     return optimizer
@@ -133,21 +139,17 @@ def build_schedule(
     )
 
 
-def compile_model(model: nn.Module, whole: bool = True) -> None:
-    """Compile the network in place: as a whole, or layer by layer, so that gradients leave early."""
-    layers = None if whole else getattr(model, "blocks", None)
+def compile_model(model: nn.Module, by_layer: bool = False) -> None:
+    """Compile the network in place, as one or layer by layer: then gradients are sent while others are computed."""
+    layers = getattr(model, "blocks", None) if by_layer else None
     for part in [model] if layers is None else layers:
         part.compile()
 
 
-def save_network(model: nn.Module, directory: Path) -> Path:
-    """In the format that `opencrate.load` and the Hub take; a baseline's as timm does, but file by whole file."""
-    if isinstance(model, CRATE):
+def save_network(model: Any, directory: Path) -> Path:
+    """Save in the format that `opencrate.load` and the Hub take; a baseline in timm's."""
+    if hasattr(model, "config"):
         return save_pretrained(model, directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as scratch:
-        save_for_hf(model, scratch, model_args=getattr(model, "built_with", None), safe_serialization=True)
-        flush(Path(scratch))
-        for file in Path(scratch).iterdir():
-            file.replace(directory / file.name)
+    with replacing_folder(directory, last="config.json") as folder:
+        save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
     return directory

@@ -1,7 +1,7 @@
-"""What a run tells: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
+"""The journal of a run: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
 
 import json
-import math
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,21 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..files import plain_numbers
+from ..files import plain_numbers, write_atomically
 from ..measures import LayerTable
 from .step import Outcome
 
-__all__ = ["Journal", "Relapse", "Window", "halved"]
+__all__ = ["Journal", "Window"]
+
+log = logging.getLogger("opencrate")
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
-COLUMNS = 100  # of the table of layers, at most
-TOGETHER = 12  # layers side by side, at most
-LEARNED, NOTHING = 0.2, 0.01  # nats below the loss of guessing
+TABLE_WIDTH = 100  # characters, at most
+LAYERS_PER_ROW = 12  # at most
 
 
 class Journal:
-    """The main process's; the other processes have a silent one."""
+    """Writes on the main process; without a file for metrics, as on the other processes, it is silent."""
 
     def __init__(
         self, metrics: Path | None, tensorboard: Path | None, step: int = 0, console: Console | None = None
@@ -59,14 +60,19 @@ class Journal:
                     self.writer.add_scalar(f"{kind}/{name}", value, step)
 
     def layers(self, table: LayerTable, step: int, epoch: int, seconds: float, shown: bool) -> None:
-        """The white box: R^c and non-zero fraction of every layer; always written down, on the terminal if `shown`."""
+        """R^c and non-zero fraction of every layer: always recorded, and printed if `shown`."""
         self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
         if self.writer:
             for name in ("Rc", "nonzero"):
                 for row in table.rows:
                     self.writer.add_scalar(f"{name}/layer_{row['layer']:02.0f}", row[name], step)
         if shown:
-            self.say(_small_table(table))
+            self.say(_layer_table(table))
+
+    def warn(self, text: str) -> None:
+        """Log a warning, once for all processes."""
+        if self.file is not None:
+            log.warning("%s", text)
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
@@ -125,8 +131,8 @@ class Journal:
         self.begun, self.begun_at = time.monotonic(), step
 
 
-def _small_table(table: LayerTable) -> str:
-    """The layers side by side, a line for each measure; deep networks take several such rows."""
+def _layer_table(table: LayerTable) -> str:
+    """The layers side by side, a line for each measure; deep networks take several rows."""
     lines = {
         "layer": [f"{row['layer']:.0f}" for row in table.rows],
         "R^c": [f"{row['Rc']:.1f}" if row["Rc"] < 1000 else f"{row['Rc']:.0f}" for row in table.rows],
@@ -134,7 +140,7 @@ def _small_table(table: LayerTable) -> str:
     }
     heads = {name: f"  {name:<9}" for name in lines}
     width = max(len(value) for values in lines.values() for value in values) + 1
-    together = min(TOGETHER, (COLUMNS - len(heads["layer"])) // width)
+    together = min(LAYERS_PER_ROW, (TABLE_WIDTH - len(heads["layer"])) // width)
     return "\n".join(
         heads[name] + "".join(value.rjust(width) for value in values[first : first + together])
         for first in range(0, len(table.rows), together)
@@ -143,7 +149,7 @@ def _small_table(table: LayerTable) -> str:
 
 
 def _keep_until(metrics: Path, step: int) -> None:
-    """Drop what was written after the checkpoint from which the run goes on, and a line cut short by a kill."""
+    """Drop the lines after the checkpoint from which the run resumes, and a line cut short by a kill."""
     if not metrics.is_file():
         return
     kept = []
@@ -153,9 +159,7 @@ def _keep_until(metrics: Path, step: int) -> None:
                 kept.append(line)
         except (ValueError, KeyError, TypeError):
             continue
-    scratch = metrics.with_name(f".{metrics.name}.tmp")
-    scratch.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    scratch.replace(metrics)
+    write_atomically(metrics, "".join(f"{line}\n" for line in kept))
 
 
 def _tensorboard(directory: Path, step: int) -> Any:
@@ -166,67 +170,22 @@ def _tensorboard(directory: Path, step: int) -> Any:
     return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)
 
 
-class Relapse:
-    """Notices a network that has lost what it had learned: it guesses, by the loss of an epoch, and did not before."""
-
-    def __init__(self, classes: int) -> None:
-        self.guessing = math.log(classes)
-        self.lowest, self.loss, self.steps = math.inf, 0.0, 0  # of earlier epochs; of this one
-
-    def state_dict(self) -> dict[str, float]:
-        return {"lowest": self.lowest, "loss": self.loss, "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.lowest, self.loss, self.steps = state["lowest"], state["loss"], int(state["steps"])
-
-    def add(self, outcome: Outcome) -> None:
-        if outcome.finite:
-            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
-
-    def end_epoch(self) -> tuple[float, float] | None:
-        """The loss of the epoch and the lowest before it, in the first epoch of which that is true."""
-        if not self.steps:
-            return None
-        loss, self.loss, self.steps = self.loss / self.steps, 0.0, 0
-        learned = self.lowest < self.guessing - LEARNED
-        if learned and loss > self.guessing - NOTHING:
-            found, self.lowest = (loss, self.lowest), math.inf
-            return found
-        self.lowest = min(self.lowest, loss)
-        return None
-
-
-def halved(before: LayerTable, now: LayerTable) -> list[int]:
-    """The layers at which R^c has fallen to less than half, by tables of two epochs.
-
-    By the definition `unit`, tokens that take one direction are seen so epochs before the loss tells (docs/LOG.md).
-    """
-    pairs = zip(before.rows, now.rows, strict=True)
-    return [int(row["layer"]) for earlier, row in pairs if row["Rc"] < 0.5 * earlier["Rc"]]
-
-
 class Window:
-    """Means over the steps since the last line."""
+    """Means over the steps since the last line of metrics.jsonl."""
 
     def __init__(self) -> None:
-        self.loss = self.correct = 0.0
-        self.terms: dict[str, float] = {}
-        self.steps = self.images = self.counted = 0
+        self.sums: dict[str, float] = {}
+        self.steps = self.samples = 0
         self.begun = time.perf_counter()
 
     def add(self, outcome: Outcome, batch: int) -> None:
-        self.images += batch
+        self.samples += batch
         if outcome.finite:
-            self.loss, self.steps = self.loss + outcome.loss, self.steps + 1
-            for name, value in outcome.terms.items():
-                self.terms[name] = self.terms.get(name, 0.0) + value
-            if outcome.correct is not None:
-                self.correct, self.counted = self.correct + outcome.correct, self.counted + batch
+            self.steps += 1
+            for name, value in outcome.report.items():
+                self.sums[name] = self.sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
-        found = {"loss": self.loss / self.steps if self.steps else float("nan")}
-        if self.counted:
-            found["accuracy"] = self.correct / self.counted
-        found |= {name: value / self.steps for name, value in self.terms.items()}
-        found["images_per_second"] = round(self.images / (time.perf_counter() - self.begun), 1)
-        return found
+        means = {name: value / self.steps for name, value in self.sums.items()} or {"loss": float("nan")}
+        means["images_per_second"] = round(self.samples / (time.perf_counter() - self.begun), 1)
+        return means

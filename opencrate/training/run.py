@@ -1,6 +1,5 @@
 """A run: a recipe from its first step, or from its newest checkpoint, to its end."""
 
-import json
 import os
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,14 +11,16 @@ import torch
 from ..data import Split, open_feeds
 from ..data.feeds.loading import seeded
 from ..distributed import World, joined
-from ..files import plain_numbers, write_atomically
+from ..files import write_json
 from ..measures import LayerTable
 from ..recipes import Recipe
 from ..run_folder import RunFolder
+from ..tasks import describe_metrics
 from .building import require_start
 from .checkpoints import is_out_of_memory
 from .loop import Training
 from .options import Options
+from .start import begin
 
 __all__ = ["cores", "split_for", "summary", "train"]
 
@@ -30,9 +31,9 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     folder = RunFolder((options.out or Path("runs") / recipe.name).expanduser())
     with joined(options.device) as world, ExitStack() as stack:
         if options.processes not in (1, world.size):
-            raise ValueError(f"torchrun started {world.size} processes, and --processes says {options.processes}")
+            raise ValueError(f"torchrun started {world.size} processes, but --processes is {options.processes}")
         world.on_main(lambda: _enter(stack, folder))
-        world.on_main(lambda: folder.begin(recipe, _plain(options), options.resume))
+        world.on_main(lambda: begin(folder, recipe, _plain(options), options.resume))
         if (result := world.on_main(folder.finished)) is not None:
             return result | {"already": True}
         try:
@@ -66,39 +67,42 @@ def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) ->
     with seeded(recipe.seed):  # the same weights on every process
         training = Training(recipe, options, folder, feeds, split, world)
     result = training.run()
-    world.on_main(lambda: write_atomically(folder.result, json.dumps(plain_numbers(result), indent=2) + "\n"))
+    world.on_main(lambda: write_json(folder.result, result))
     return result
 
 
 def summary(result: dict[str, Any]) -> str:
-    """What a person wants to know at the end."""
-    folder = Path(result["model"]).parent
+    """The end of a run for people: layer table, metrics, time, and where everything is."""
+    folder, best = RunFolder(Path(result["model"]).parent), result["best"]
     already = ": it had finished before, nothing was done now" if result.get("already") else ""
-    best = result["best"]
     skipped = f", {result['skipped_steps']} steps skipped" if result["skipped_steps"] else ""
     table = f"\n{LayerTable.from_dict(result['layers'])}\n" if result["layers"] else ""
+    metrics = f"  validation {describe_metrics(result)}; best {describe_metrics(best)} after epoch {best['epoch']}\n"
+    if "top1" in result:
+        metrics = (
+            f"  accuracy   {result['top1']:.2f} % top-1 on validation"
+            f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
+        )
     return (
-        f"{table}\n{result['recipe']}{already}\n"
-        f"  accuracy   {result['top1']:.2f} % top-1 on validation"
-        f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
+        f"{table}\n{result['recipe']}{already}\n{metrics}"
         f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"
         f" (and {result['start_up_seconds']:.1f} s to start up){skipped}\n"
-        f"  model      {folder / 'model'}  (opencrate.load, opencrate describe; the best epoch's: {folder / 'best'})\n"
-        f"  metrics    {folder / 'metrics.jsonl'}\n"
-        f"  recipe     opencrate train {folder / 'recipe.yaml'} --out ANOTHER repeats it;"
-        f" {folder / 'run.json'} tells what made this run"
+        f"  model      {folder.model}  (opencrate.load, opencrate describe; the best epoch's: {folder.best})\n"
+        f"  metrics    {folder.metrics}\n"
+        f"  recipe     opencrate train {folder.recipe} --out ANOTHER repeats it;"
+        f" {folder.record} says what made this run"
     )
 
 
 def split_for(recipe: Recipe, options: Options, world: World) -> Split:
-    """The fewest micro-batches, none larger than allowed, that divide the global batch evenly."""
+    """Divide the global batch evenly into the fewest micro-batches that are not larger than allowed."""
     batch, mirrored = recipe.optim.batch, recipe.augment.mixes
     pieces = world.size * (2 if mirrored else 1)
     if batch % pieces:
         pairs = ", in pairs for mixup," if mirrored else ""
         raise ValueError(f"a global batch of {batch} cannot be divided{pairs} among {world.size} processes")
-    share, whole = batch // world.size, 2 if mirrored else 1
-    sizes = [size for size in range(whole, share + 1, whole) if share % size == 0 and size <= options.micro_batch]
+    share, smallest = batch // world.size, 2 if mirrored else 1
+    sizes = [n for n in range(smallest, share + 1, smallest) if share % n == 0 and n <= options.micro_batch]
     if not sizes:
         raise ValueError(f"mixup works on pairs: --micro-batch must be at least 2, got {options.micro_batch}")
     return Split(batch, share // max(sizes), world.rank, world.size, mirrored)

@@ -1,120 +1,112 @@
-"""One step of training: the gradient of a global batch, in micro-batches, and the optimiser's move.
+"""One training step: the gradient of a global batch, in micro-batches, and the optimiser's step.
 
-The loss is read on the host while the device is still busy with the backward pass, so that a step with a loss that is
-not finite can be skipped without making the device wait. What the processes must agree on (to stop, to save) travels
-with the loss, in one sum.
+The host reads the loss while the device is still busy with the backward pass, so that a step with a loss that is not
+finite can be skipped without making the device wait. Requests to stop and to save travel with the loss, so that all
+processes agree on them by one sum.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from timm.data import Mixup
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 
 from ..data import Batch, Split
-from ..data.feeds.loading import seeded
-from ..distributed import World, autocast, synchronise_gradients
-from ..recipes import Recipe
+from ..distributed import World, autocasting, synchronise_gradients
+from ..tasks import Task
 
 __all__ = ["Outcome", "Stepper"]
 
-WARM_UP = 3  # passes before a graph is recorded
+WARM_UP = 3  # passes before a CUDA graph is recorded
+NAMED = 5  # weights that an error names, at most
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What all processes know of a step: mean loss, correct predictions (none with mixup), requests to stop or save.
+    """What all processes know about a step: the task's report, averaged over the global batch, and the requests."""
 
-    The loss is the cross-entropy, so that runs compare; what the recipe's objective adds to it is in `terms`.
-    """
+    report: dict[str, float]
+    stop: bool = False
+    save: bool = False
 
-    loss: float
-    correct: float | None
-    stop: bool
-    save: bool
-    terms: dict[str, float] = field(default_factory=dict)  # before their weights
+    @property
+    def loss(self) -> float:
+        return self.report["loss"]
 
     @property
     def finite(self) -> bool:
-        return bool(np.isfinite([self.loss, *self.terms.values()]).all())
+        return all(map(math.isfinite, self.report.values()))
 
 
 class Stepper:
-    """Holds what a step needs; `step` does one. With an objective, the network is one that returns its terms too."""
+    """Trains a network on a task, one step at a time.
+
+    Args:
+        model: the network, distributed if there are several processes.
+        split: how a global batch is divided into micro-batches.
+        precision: bf16 or fp16 for products in half precision, fp32 for none.
+        clip: largest norm of the gradient, 0 for no limit.
+        graphs: record the passes as CUDA graphs where that is possible.
+    """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, split: Split, world: World
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        task: Task,
+        split: Split,
+        world: World,
+        *,
+        precision: str = "fp32",
+        clip: float = 0.0,
+        graphs: bool = False,
     ) -> None:
-        self.model, self.optimizer, self.recipe, self.split, self.world = model, optimizer, recipe, split, world
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
-        self.mixup = _mixup(recipe)
-        self.weights = recipe.objective.weights()
-        graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
-        graphs = graphs and not recipe.objective.weight  # the rates of tokens are looked at by the host
-        graphs = graphs and all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
-        self.passes: _Pass = _GraphedPass(self) if graphs else _Pass(self)
+        self.model, self.optimizer, self.task, self.split, self.world = model, optimizer, task, split, world
+        self.clip, self.gradients_checked = clip, False
+        self.network = autocasting(model, world.device, precision)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "fp16")
+        graphs = graphs and world.device.type == "cuda" and world.size == 1 and precision != "fp16"
+        self.passes: _Pass = _GraphedPass(self) if graphs and _cuda_graph_safe(model) else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
-        """Take this process's micro-batches of step `number` and move the weights, unless the loss is not finite."""
+        """Take this process's micro-batches of step `number` and update the weights, unless the loss is not finite."""
         self.passes.clear()
-        tally = torch.zeros(4 + len(self.weights), device=self.world.device)  # stop, save, loss, correct, terms
+        reports: list[Tensor] = []
         for part in range(self.split.parts):
-            images, targets = self.mix(*next(batches), number)
-            last = part == self.split.parts - 1
-            with synchronise_gradients(self.model, now=last):
-                tally[2:] += self.passes.forward(images, targets)
-                if last:
-                    known = self._announce(tally, stop, save)
+            batch = self.task.prepare(next(batches), number)
+            is_last = part == self.split.parts - 1
+            with synchronise_gradients(self.model, now=is_last):
+                reports.append(self.passes.forward(batch).clone())  # a graph writes its next report to the same memory
+                if is_last:
+                    pending = self._send_report(torch.stack(reports).mean(0) / self.world.size, stop, save)
                 self.passes.backward()
-        outcome = known.read()
-        if outcome.finite and not self._move():
-            return replace(outcome, loss=math.inf)
+        if not self.gradients_checked:
+            require_gradients(self.model)
+            self.gradients_checked = True
+        outcome = pending.read()
+        if outcome.finite and not self._optimizer_step():
+            return replace(outcome, report=outcome.report | {"loss": math.inf})
         return outcome
 
-    def mix(self, images: Tensor, targets: Tensor, number: int) -> Batch:
-        """timm's mixup and cutmix; all processes draw the same mixture for step `number`."""
-        if self.mixup is None:
-            return images, targets
-        with seeded(self.recipe.seed, number, 2):
-            mixed: Batch = self.mixup(images, targets)
-        return mixed
+    def _send_report(self, report: Tensor, stop: bool, save: bool) -> "PendingReport":
+        requests = report.new_zeros(2)
+        requests[0].fill_(stop)  # `requests[0] = stop` would copy from the host's memory, and wait for it
+        requests[1].fill_(save)
+        return PendingReport(self.world.sum(torch.cat([requests, report])), self.passes.names)
 
-    def loss(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The micro-batch's share of what is minimised, and (loss, correct, terms) as a report."""
-        with autocast(self.world.device, self.recipe.precision):
-            output = self.model(images)
-        logits, terms = output if self.weights else (output, {})
-        smoothing = 0.0 if self.mixup else self.recipe.label_smoothing  # timm's mixup smooths the labels itself
-        loss = cross_entropy(logits.float(), targets, label_smoothing=smoothing) / self.split.parts
-        correct = (logits.argmax(-1) == targets).sum() if targets.dim() == 1 else torch.zeros_like(loss)
-        report = [loss.detach() / self.world.size, correct.detach().float()]
-        for name, weight in self.weights.items():
-            term = terms[name] / self.split.parts
-            loss = loss + weight * term
-            report.append(term.detach() / self.world.size)
-        return loss, torch.stack(report)
+    def _optimizer_step(self) -> bool:
+        """Whether the weights were updated: not if the gradient is to be clipped and is not finite.
 
-    def _announce(self, tally: Tensor, stop: bool, save: bool) -> "_Announcement":
-        tally[0].fill_(stop)  # `tally[0] = stop` would copy from the host's memory, and wait for it
-        tally[1].fill_(save)
-        return _Announcement(self.world.sum(tally), self.mixup is None, tuple(self.weights))
-
-    def _move(self) -> bool:
-        """Whether the optimiser moved: not if the gradient that is to be clipped is not finite.
-
-        With fp16 the scaler sees to that. Without clipping nobody looks at gradients, for the host would have to wait
-        for them; what a checkpoint would keep of them is looked at when it is written.
+        With fp16 the scaler sees to that. Without clipping nothing checks the gradients, because the host would have to
+        wait for them; the weights are checked before a checkpoint is written.
         """
-        if self.recipe.optim.clip:
+        if self.clip:
             self.scaler.unscale_(self.optimizer)
-            norm: Any = clip_grad_norm_(self.model.parameters(), self.recipe.optim.clip)
+            norm: Any = clip_grad_norm_(self.model.parameters(), self.clip)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             if not self.scaler.is_enabled() and not norm.isfinite():
                 return False
@@ -123,25 +115,46 @@ class Stepper:
         return True
 
 
-class _Announcement:
+def require_gradients(model: nn.Module) -> None:
+    """Raise if a weight that is to be trained got no gradient in the backward pass that has just ended.
+
+    Such a weight has no optimiser state, so that the run could not be resumed, and DistributedDataParallel waits for
+    its gradient for ever.
+    """
+    names = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    if not names:
+        return
+    names = [name.removeprefix("module.").removeprefix("network.") for name in names]  # of DDP, of RegularisedNetwork
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    raise ValueError(
+        f"these weights get no gradient: {', '.join(names[:NAMED])}{more};"
+        " use them, remove them, or freeze them with requires_grad_(False)"
+    )
+
+
+def _cuda_graph_safe(model: nn.Module) -> bool:
+    """Whether no part of the network reads values on the host, which a CUDA graph cannot record."""
+    return all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
+
+
+class PendingReport:
     """A few numbers on their way from the device to the host."""
 
-    def __init__(self, tally: Tensor, counted: bool, terms: tuple[str, ...]) -> None:
-        self.counted, self.terms, self.event = counted, terms, None
-        if tally.is_cuda:
-            self.values = torch.empty(tally.shape, pin_memory=True)
-            self.values.copy_(tally, non_blocking=True)
+    def __init__(self, values: Tensor, names: tuple[str, ...]) -> None:
+        self.names, self.event = names, None
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
             self.event = torch.cuda.Event()
             self.event.record()
         else:
-            self.values = tally
+            self.values = values
 
     def read(self) -> Outcome:
         if self.event is not None:
             self.event.synchronize()
-        stop, save, loss, correct, *terms = self.values.tolist()
-        named = dict(zip(self.terms, terms, strict=True))
-        return Outcome(loss, correct if self.counted else None, stop > 0, save > 0, named)
+        stop, save, *report = self.values.tolist()
+        return Outcome(dict(zip(self.names, report, strict=True)), stop > 0, save > 0)
 
 
 class _Pass:
@@ -149,72 +162,65 @@ class _Pass:
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
+        self.names: tuple[str, ...] = ()  # of the report's numbers, known after the first forward pass
 
     def clear(self) -> None:
-        """Forget the gradients of the step before."""
+        """Remove the gradients of the previous step."""
         self.stepper.optimizer.zero_grad(set_to_none=True)
 
-    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
-        self.scalar, report = self.stepper.loss(images, targets)
-        return report
+    def forward(self, batch: Batch) -> Tensor:
+        """The task's report as one tensor."""
+        loss, report = self.stepper.task.loss(self.stepper.network, batch)
+        self.loss, self.names = loss / self.stepper.split.parts, tuple(report)
+        return torch.stack([value.float() for value in report.values()])
 
     def backward(self) -> None:
-        self.stepper.scaler.scale(self.scalar).backward()
+        self.stepper.scaler.scale(self.loss).backward()
 
 
 class _GraphedPass(_Pass):
-    """The same, recorded once as two CUDA graphs and replayed, for which the host needs next to no time.
+    """The same, recorded once as two CUDA graphs and replayed, which takes almost none of the host's time.
 
-    They read and write fixed memory: a batch is copied there, and gradients are found where they were recorded.
+    A graph reads and writes fixed memory: a batch is copied there, and gradients stay where they were recorded.
     """
 
     def __init__(self, stepper: Stepper) -> None:
         super().__init__(stepper)
         self.forward_graph: Any = None
-        self.adds = stepper.split.parts > 1
+        self.accumulates = stepper.split.parts > 1
 
     def clear(self) -> None:
-        if self.adds:
+        if self.accumulates:
             self.stepper.optimizer.zero_grad(set_to_none=False)
 
-    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         if self.forward_graph is None:
-            self._record(images, targets)
-        self.images.copy_(images)
-        self.targets.copy_(targets)
+            self._record(batch)
+        for fixed, values in zip(self.batch, batch, strict=True):
+            fixed.copy_(values)
         self.forward_graph.replay()
         return self.report
 
     def backward(self) -> None:
         self.backward_graph.replay()
 
-    def _record(self, images: Tensor, targets: Tensor) -> None:
-        self.images, self.targets = images.clone(), targets.clone()
+    def _record(self, batch: Batch) -> None:
+        inputs, targets = batch
+        self.batch = inputs.clone(), targets.clone()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.random.fork_rng(devices=[images.device]), torch.cuda.stream(stream):
+        with torch.random.fork_rng(devices=[inputs.device]), torch.cuda.stream(stream):
             for _ in range(WARM_UP):  # compiles and fills caches
-                super().forward(self.images, self.targets)
+                super().forward(self.batch)
                 super().backward()
-        del self.scalar  # and with it what autograd remembers of the warm-up
+        del self.loss  # and with it the autograd graph of the warm-up
         torch.cuda.current_stream().wait_stream(stream)
         # With one micro-batch the recorded pass writes the gradients, with several it adds to them.
-        self.stepper.optimizer.zero_grad(set_to_none=not self.adds)
+        self.stepper.optimizer.zero_grad(set_to_none=not self.accumulates)
         self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # The threads that bring pictures go on: what they ask of the device is not to end the recording.
-        others: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
-        with torch.cuda.graph(self.forward_graph, **others):
-            self.report = super().forward(self.images, self.targets)
-        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool(), **others):
+        # thread_local: the threads that load data go on using the device, which must not end the recording.
+        recording: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(self.forward_graph, **recording):
+            self.report = super().forward(self.batch)
+        with torch.cuda.graph(self.backward_graph, pool=self.forward_graph.pool(), **recording):
             super().backward()
-
-
-def _mixup(recipe: Recipe) -> Mixup | None:
-    if not recipe.augment.mixes:
-        return None
-    return Mixup(
-        mixup_alpha=recipe.augment.mixup,
-        cutmix_alpha=recipe.augment.cutmix,
-        label_smoothing=recipe.label_smoothing,
-        num_classes=recipe.data.num_classes,
-    )

@@ -14,8 +14,8 @@ from opencrate.distributed import World
 from opencrate.evaluation import features as probing
 from opencrate.evaluation.features import features, knn, linear_probe, real
 from opencrate.evaluation.measure import Measuring
-from tests.evaluation.test_accuracy import Given
 from tests.networks import small
+from tests.tasks.test_classification import Given
 
 WORLD = World(0, 1, torch.device("cpu"))
 
@@ -167,16 +167,16 @@ def test_a_picture_that_does_not_decode_is_wrong(broken):
 
 @pytest.mark.usefixtures("_five_labels")
 def test_real_labels_go_by_the_files_names():
-    with pytest.raises(ValueError, match=r"^cat\.jpg is not a name of ImageNet's validation set$"):
+    with pytest.raises(ValueError, match=r"^cat\.jpg is not the name of a file of ImageNet's validation set$"):
         real(Reads(), loaded(Files([*NAMES[:4], "n01440764/cat.jpg"])), WORLD)
     with pytest.raises(
-        ValueError, match=r"^ImageNet-ReaL goes by file names: give the folder of ImageNet's validation"
+        ValueError, match=r"^ImageNet-ReaL needs the names of files: give the folder of ImageNet's validation"
     ):
         real(Reads(), Given(torch.zeros(5, 3, 4, 4), torch.arange(5)), WORLD)
 
 
 def test_real_labels_of_another_number_of_pictures():
-    with pytest.raises(ValueError, match=r"^ImageNet-ReaL has labels for 50,000 validation pictures, and here are 5$"):
+    with pytest.raises(ValueError, match=r"^ImageNet-ReaL has labels for 50,000 validation pictures, got 5$"):
         real(Reads(), loaded(Files()), WORLD)
 
 

@@ -251,11 +251,11 @@ def test_what_was_finetuned_is_saved_and_loaded_again(checkpoint, tmp_path):
     [
         ({"start": "CHECKPOINT"}, "fine-tuning starts from a checkpoint: opencrate finetune RECIPE RUN_OR_CHECKPOINT"),
         ({"start": "/no/such/run"}, "/no/such/run does not exist"),
-        ({"channels": 1}, "the checkpoint's network takes pictures of 3 channels, the recipe has 1"),
+        ({"channels": 1}, "the checkpoint's network takes pictures of 3 channels, but the recipe has 1"),
         ({"depth": 2}, "model.depth cannot be changed: the network is the checkpoint's"),
         (
             {"name": "crate_base_patch16_224"},
-            "model.name is crate_base_patch16_224 and the checkpoint's network crate_tiny_patch4_32: leave it out",
+            "model.name is crate_base_patch16_224, but the checkpoint holds a crate_tiny_patch4_32: leave it out",
         ),
         ({"size": 17}, "img_size 17 is not divisible by patch_size 4"),
     ],

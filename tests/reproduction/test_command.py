@@ -21,7 +21,7 @@ from opencrate.cli import main
         (["--scale", "small", "--data", "cifar10="], "--data takes NAME=FOLDER, got 'cifar10='"),
         (["--scale", "small", "--data", "cifar10=x"], "x is not a folder, and cifar10 is to lie there"),
         (["--scale", "small", "--data", "cifar=/"], "the scale small has no set 'cifar'; did you mean 'cifar10'?"),
-        (["--devices", "gpu"], "unknown device 'gpu': auto, cpu, cuda or cuda:N"),
+        (["--devices", "gpu"], "unknown device 'gpu'; use auto, cpu, cuda or cuda:N"),
     ],
 )
 def test_mistakes(arguments, sentence, capsys, tmp_path, monkeypatch):

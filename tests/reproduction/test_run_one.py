@@ -25,7 +25,7 @@ from .tiny import tiny
 
 SCRATCH = tiny("light", parts=("table1",))
 TUNED = tiny("light", start=SCRATCH)
-REAL_GOES_BY_NAMES = "ImageNet-ReaL goes by file names: give the folder of ImageNet's validation pictures"
+REAL_GOES_BY_NAMES = "ImageNet-ReaL needs the names of files: give the folder of ImageNet's validation pictures"
 
 
 def starts(folder):

@@ -10,10 +10,8 @@ from timm.models import save_for_hf
 
 import opencrate
 from opencrate.checkpoints import load_any
-from opencrate.distributed import World
 from opencrate.recipes import FINETUNING, RECIPES, Model, Optim
-from opencrate.training.building import build_model, build_optimizer
-from opencrate.training.loop import Training
+from opencrate.training.building import build_model, build_optimizer, save_network
 from tests.networks import small
 
 NAMES = ("ant", "bee", "cat")
@@ -28,15 +26,6 @@ def baseline(size=16, **changes):
     """A small ViT of timm's, for pictures of other size, patches and classes than its name says."""
     arguments = {"embed_dim": 12, "depth": 2, "num_heads": 3, "patch_size": 4, "global_pool": "avg", **changes}
     return pictures(replace(RECIPES["cifar10_vit_tiny"](), model=Model("vit_tiny_patch16_224", **arguments)), size=size)
-
-
-def save_as_the_engine_does(model, folder):
-    """`Training._save_model` of a run that has nothing but this network."""
-    training = Training.__new__(Training)
-    training.model, training.ema = model, None
-    training.world = World(0, 1, torch.device("cpu"))
-    training._save_model(folder)
-    return folder
 
 
 @pytest.mark.parametrize("inside", ["", "model", "best"], ids=["checkpoint", "run", "unfinished run"])
@@ -63,7 +52,7 @@ def test_a_file(tmp_path):
 @pytest.mark.parametrize("inside", ["", "model"])
 def test_a_baseline_that_the_engine_saved(tmp_path, inside):
     model = build_model(baseline(), NAMES).eval()
-    save_as_the_engine_does(model, tmp_path / inside)
+    save_network(model, tmp_path / inside)
     again = load_any(tmp_path)
     assert not again.training
     assert torch.equal(again(IMAGES), model(IMAGES))
@@ -77,17 +66,17 @@ def test_a_baseline_that_the_engine_saved(tmp_path, inside):
 def test_a_grey_baseline(tmp_path):
     recipe = pictures(baseline(), in_chans=1, mean=(0.5,), std=(0.5,))
     model = build_model(recipe).eval()
-    again = load_any(save_as_the_engine_does(model, tmp_path))
+    again = load_any(save_network(model, tmp_path))
     assert torch.equal(again(IMAGES[:, :1]), model(IMAGES[:, :1]))
 
 
 def test_a_finetuned_baseline_is_saved_as_it_has_become(tmp_path):
-    first = save_as_the_engine_does(build_model(baseline(), NAMES), tmp_path / "first")
+    first = save_network(build_model(baseline(), NAMES), tmp_path / "first")
     recipe = replace(FINETUNING["fashion_mnist"](), model=Model(start=str(first)))
     kept = build_model(pictures(recipe, size=16), NAMES)
     assert torch.equal(kept.head.weight, load_any(first).head.weight)
     tuned = build_model(pictures(recipe, size=24, num_classes=5)).eval()
-    again = load_any(save_as_the_engine_does(tuned, tmp_path / "second"))
+    again = load_any(save_network(tuned, tmp_path / "second"))
     larger = torch.randn(2, 3, 24, 24)
     assert tuned(larger).shape == (2, 5)
     assert torch.equal(again(larger), tuned(larger))
@@ -123,7 +112,7 @@ def test_a_new_baseline_does_not_claim_timms_weights():
     ],
 )
 def test_one_sentence_for_a_damaged_baseline(tmp_path, name, content, sentence):
-    save_as_the_engine_does(build_model(baseline()), tmp_path)
+    save_network(build_model(baseline()), tmp_path)
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -134,7 +123,7 @@ def test_one_sentence_for_a_damaged_baseline(tmp_path, name, content, sentence):
 
 
 def test_one_sentence_for_a_baseline_that_timm_does_not_know(tmp_path):
-    save_as_the_engine_does(build_model(baseline()), tmp_path)
+    save_network(build_model(baseline()), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architecture": "vit_tny"}))
     with pytest.raises(ValueError, match=r"cannot be read as a checkpoint: Unknown model \(vit_tny\)$"):

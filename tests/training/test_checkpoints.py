@@ -93,10 +93,10 @@ def pickle_another(content):
 
 DAMAGES = {
     truncate: "File is not a zip file",
-    flip_a_bit: "Bad CRC-32|the sum of .*/data/0 is wrong",
+    flip_a_bit: "Bad CRC-32|the checksum of .*/data/0 is wrong",
     (lambda content: b""): "File is not a zip file",
     (lambda content: b"no checkpoint" * 100): "File is not a zip file",
-    pickle_another: "it is not one of this version",
+    pickle_another: "it is not a checkpoint of this version",
 }
 
 

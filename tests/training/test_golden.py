@@ -5,7 +5,7 @@ import pytest
 from opencrate.training import train
 from tests.runs import losses, small_options, small_recipe
 
-# Written by `python -m tests.engine.test_golden`. Another processor or version of torch may round otherwise, which
+# Written by `python -m tests.training.test_golden`. Another processor or version of torch may round otherwise, which
 # twenty steps of Lion make visible in the fifth digit; another order, crop, weight or rate, in the second.
 GOLDEN = [
     2.603440,

@@ -13,7 +13,8 @@ from rich.console import Console
 from opencrate.measures import DEFINITIONS, LayerTable
 from opencrate.training import journal as module
 from opencrate.training import train
-from opencrate.training.journal import Journal, Relapse, Window, _small_table, halved
+from opencrate.training.journal import Journal, Window, _layer_table
+from opencrate.training.monitors import RelapseMonitor, halved_layers
 from opencrate.training.step import Outcome
 from tests.runs import interrupted_at, metrics, small_options, small_recipe
 
@@ -140,7 +141,7 @@ def test_the_objective_is_shown_where_there_is_one(tmp_path):
 def test_means_are_those_of_the_steps_that_counted():
     window = Window()
     for loss, rate in ((1.0, 4.0), (2.0, 8.0), (3.0, float("nan"))):
-        window.add(Outcome(loss, 30.0, stop=False, save=False, terms={"objective": rate}), batch=60)
+        window.add(Outcome({"loss": loss, "accuracy": 0.5, "objective": rate}), batch=60)
     means = window.means()
     assert (means["loss"], means["accuracy"], means["objective"]) == (1.5, 0.5, 6.0)
 
@@ -161,8 +162,8 @@ def test_lines_elsewhere(tmp_path, monkeypatch):
 # the layers
 
 
-def test_a_small_table():
-    assert _small_table(table(3)).splitlines() == [
+def test_a_layer_table():
+    assert _layer_table(table(3)).splitlines() == [
         "  layer         1     2     3",
         "  R^c       123.5 246.9 370.4",
         "  non-zero   1.00   .50   .33",
@@ -171,8 +172,8 @@ def test_a_small_table():
 
 @pytest.mark.parametrize("depth", [1, 6, 12, 13, 24])
 @pytest.mark.parametrize("rate", [1e-6, 0.0123456, 123.456, 123456.7, float("nan")])
-def test_a_small_table_is_not_wide(depth, rate):
-    lines = _small_table(table(depth, rate)).splitlines()
+def test_a_layer_table_is_not_wide(depth, rate):
+    lines = _layer_table(table(depth, rate)).splitlines()
     assert max(map(len, lines)) <= 100
     assert len({line[:11] for line in lines}) == 3
     numbers = [int(number) for line in lines if line.startswith("  layer") for number in line.split()[1:]]
@@ -181,7 +182,7 @@ def test_a_small_table_is_not_wide(depth, rate):
 
 
 def test_twenty_four_layers_take_two_rows():
-    lines = _small_table(table(24)).splitlines()
+    lines = _layer_table(table(24)).splitlines()
     assert [line.split()[0] for line in lines] == ["layer", "R^c", "non-zero"] * 2
     assert lines[3].split() == ["layer", *map(str, range(13, 25))]
 
@@ -192,7 +193,7 @@ def test_the_layers_are_shown_when_asked(tmp_path):
     journal.layers(table(3), 1, 1, 0.1, shown=False)
     assert console.file.getvalue() == ""
     journal.layers(table(3), 2, 1, 0.1, shown=True)
-    assert console.file.getvalue() == _small_table(table(3)) + "\n"
+    assert console.file.getvalue() == _layer_table(table(3)) + "\n"
     journal.close()
 
 
@@ -210,7 +211,7 @@ def test_whole_epochs_are_timed(tmp_path, monkeypatch):
 
 
 def outcomes(*losses):
-    return [Outcome(loss, None, stop=False, save=False) for loss in losses]
+    return [Outcome({"loss": loss}) for loss in losses]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def outcomes(*losses):
 )
 def test_a_relapse_is_noticed_once(epochs, told):
     """Of ten classes, a guess has the loss 2.303."""
-    relapse, found = Relapse(10), {}
+    relapse, found = RelapseMonitor(math.log(10)), {}
     for number, loss in enumerate(epochs, 1):
         for outcome in outcomes(loss - 0.2, loss + 0.2):
             relapse.add(outcome)
@@ -238,7 +239,7 @@ def test_a_relapse_is_noticed_once(epochs, told):
 
 def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
     """Its first step is as bad as guessing, the second is not, and the mean of both is."""
-    first, second = Relapse(10), Relapse(10)
+    first, second = RelapseMonitor(math.log(10)), RelapseMonitor(math.log(10))
     learned, *interrupted = outcomes(1.0, 3.0, 1.7)
     first.add(learned)
     assert first.end_epoch() is None
@@ -258,7 +259,7 @@ def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
     ids=["to the half is not below it", "all", "a rise"],
 )
 def test_layers_at_which_r_c_has_halved(before, now, layers):
-    assert halved(*(LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now))) == layers
+    assert halved_layers(*(LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now))) == layers
 
 
 def rows(*rates):
