@@ -1,8 +1,15 @@
 """Training: runs a recipe, on one device or on many, and resumes after any interruption."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 from .launch import is_main, launch, under_torchrun
-from .loop import Stopped
 from .options import Options
-from .run import summary, train
+
+if TYPE_CHECKING:
+    from .loop import Stopped
+    from .run import summary, train
 
 __all__ = ["Options", "Stopped", "is_main", "launch", "summary", "train", "under_torchrun"]
+
+__getattr__ = lazy_names(__name__, {"Stopped": "loop", "summary": "run", "train": "run"})

@@ -9,7 +9,8 @@ import torch
 from torchvision import transforms as T
 
 import opencrate
-from opencrate.data import Augmentation, training_transform
+from opencrate.data import Augmentation
+from opencrate.data.augment.transforms import training_transform
 from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule, named
 from opencrate.training.building import build_model, build_optimizer, build_schedule
 from tests.networks import small

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.data import Dataset, pack
+from opencrate.data import Dataset
+from opencrate.data.datasets.packing import pack
 from opencrate.data.datasets.pictures import Folder
 from opencrate.training import Options, train
 from tests.runs import interrupted_at, losses, metrics, small_recipe
