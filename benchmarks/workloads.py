@@ -45,10 +45,9 @@ def training(
         data=Dataset(size=images[0].shape[-1]),
         optim=Optim(lr=1e-5, batch=batch),  # small, for the labels are noise
         precision=precision,
-        graphs=graphed,
     )
     optimizer = build_optimizer(recipe, network)
-    stepper = Stepper(network, optimizer, recipe, Split(batch), World(0, 1, device))
+    stepper = Stepper(network, optimizer, recipe, Split(batch), World(0, 1, device), graphed)
     batches, numbers = cycle(zip(images, targets, strict=True)), count()
 
     def step() -> None:

@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import timm
-import torch
-import torchvision
 
 from .files import write_atomically
 from .recipes import Recipe, differences, read_recipe, recipe_text
@@ -77,6 +74,12 @@ class RunFolder:
         found: dict[str, Any] = _read_json(self.result, dict)
         return found
 
+    def last_options(self) -> dict[str, Any]:
+        """The options of the newest start of the run; none for a folder without run.json."""
+        starts = _read_json(self.record, list) if self.record.is_file() else []
+        options: dict[str, Any] = starts[-1].get("options", {}) if starts else {}
+        return options
+
     def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
         """The lines of metrics.jsonl of one kind, but for a last one that a kill has cut off; none without the file."""
         lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.is_file() else []
@@ -102,6 +105,10 @@ def _read_json(file: Path, kind: type) -> Any:
 
 def provenance(seed: int, options: dict[str, Any]) -> dict[str, Any]:
     """What made a run: command, versions, revision, seed, hardware."""
+    import timm
+    import torch
+    import torchvision
+
     from . import __version__
 
     cuda = torch.cuda.is_available()

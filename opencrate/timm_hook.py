@@ -26,9 +26,7 @@ def register_with_timm() -> None:
 class _AfterTimm(MetaPathFinder):
     """Finds timm as the other finders do, and registers after timm's own code has run."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "timm":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]

@@ -15,8 +15,10 @@ from torch import nn
 from ..checkpoints import load_any, save_pretrained
 from ..errors import suggestion
 from ..files import flush
+from ..imports import import_modules
 from ..models import CRATE
 from ..recipes import Recipe
+from ..run_recipe import import_modules_of
 
 __all__ = [
     "build_model",
@@ -30,12 +32,16 @@ __all__ = [
 _OF_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
 
-def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
+def build_model(recipe: Recipe, classes: tuple[str, ...] = (), attention: str = "auto") -> nn.Module:
     """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
 
-    What it was trained on is recorded with it: how pictures are prepared, and the names of the classes.
+    What it was trained on is recorded with it: how pictures are prepared, and the names of the classes. `attention` is
+    how a CRATE computes attention.
     """
+    import_modules(recipe.model.imports)
     data, arguments = recipe.data, recipe.model.arguments()
+    if attention != "auto":
+        arguments["attention"] = attention
     if recipe.model.start:
         model = _started(recipe, arguments, classes)
     else:
@@ -73,6 +79,7 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     """A checkpoint's network, adapted to the recipe's pictures and classes."""
     data = recipe.data
     require_start(recipe)
+    import_modules_of(recipe.model.start)
     model: Any = load_any(recipe.model.start).float().train()
     architecture = model.pretrained_cfg["architecture"]
     if recipe.model.name not in ("", architecture):

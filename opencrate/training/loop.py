@@ -70,7 +70,7 @@ class Training:
         self.training_feed, self.validation_feed = feeds
         self.steps_per_epoch = self.training_feed.steps(split.batch)
         self.total = self.steps_per_epoch * recipe.schedule.epochs
-        plain = build_model(recipe, self.training_feed.classes).to(world.device)
+        plain = build_model(recipe, self.training_feed.classes, options.attention).to(world.device)
         self.parameters = sum(weight.numel() for weight in plain.parameters())
         if recipe.optim.ema and options.parallel == "fsdp" and world.size > 1:
             raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
@@ -78,13 +78,14 @@ class Training:
         if regularised and options.parallel == "fsdp" and world.size > 1:  # bases and dictionaries lie there in shards
             raise ValueError("what is added to the loss (objective) needs --parallel ddp")
         self.ema = ModelEmaV3(plain, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
-        if recipe.compile:
+        how = world.device.type, recipe.precision
+        if options.compiles(*how):
             compile_model(plain, whole=world.size == 1 and not recipe.objective.weight)
         trained = distribute(regularised or plain, options.parallel, world)
         self.model = plain if regularised else trained  # evaluated and saved without what training adds
         self.optimizer = build_optimizer(recipe, self.model)
         self.schedule = build_schedule(recipe, self.optimizer, self.steps_per_epoch)
-        self.stepper = Stepper(trained, self.optimizer, recipe, split, world)
+        self.stepper = Stepper(trained, self.optimizer, recipe, split, world, options.records(*how))
         self.checkpoints = Checkpoints(folder.checkpoints)
         self.relapse = Relapse(recipe.data.num_classes)
         self.step = self.bad_steps = self.skipped = 0

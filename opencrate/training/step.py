@@ -50,13 +50,19 @@ class Stepper:
     """Holds what a step needs; `step` does one. With an objective, the network is one that returns its terms too."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe, split: Split, world: World
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        split: Split,
+        world: World,
+        graphs: bool = False,
     ) -> None:
         self.model, self.optimizer, self.recipe, self.split, self.world = model, optimizer, recipe, split, world
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.precision == "fp16")
         self.mixup = _mixup(recipe)
         self.weights = recipe.objective.weights()
-        graphs = recipe.graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
+        graphs = graphs and world.device.type == "cuda" and world.size == 1 and recipe.precision != "fp16"
         graphs = graphs and not recipe.objective.weight  # the rates of tokens are looked at by the host
         graphs = graphs and all(getattr(module, "is_recorded", True) for module in model.modules())
         self.passes: _Pass = _GraphedPass(self) if graphs else _Pass(self)
