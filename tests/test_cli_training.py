@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -229,3 +231,30 @@ def test_a_folder_of_0_1_is_continued(tmp_path):
     code, printed = command(arguments, tmp_path)
     assert code == 0, printed
     assert "it had finished before" in printed
+
+
+@pytest.mark.filterwarnings("ignore:Overwriting own_tiny in registry")  # it is imported twice here
+def test_a_module_of_the_users_own_is_imported_in_every_process_and_by_every_tool(tmp_path, monkeypatch, capsys):
+    """It registers a network, so that nothing can be built without it, and says when it is imported."""
+    (tmp_path / "own_networks.py").write_text(
+        "import sys\n"
+        "import timm\n"
+        "from timm.models import register_model\n"
+        "print('own networks are imported', file=sys.stderr)\n"
+        "@register_model\n"
+        "def own_tiny(pretrained=False, **kwargs):\n"
+        "    return timm.create_model('crate_tiny_patch4_32', **kwargs)\n"
+    )
+    own = ["--model.name", "own_tiny", "--model.imports", "own_networks", "--schedule.epochs", "2"]
+    # -P: as the installed command, which does not look in the current folder by itself
+    words = [sys.executable, "-P", "-m", "opencrate", *SMALL, *own, "--processes", "2", "--out", "run"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("own networks are imported") == 2
+    monkeypatch.chdir(tmp_path)
+    for tool in (["eval", "run", "--device", "cpu"], ["audit", "run", "--samples", "8", "--device", "cpu"]):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delitem(sys.modules, "own_networks", raising=False)
+        main(tool)
+        assert capsys.readouterr().err.count("own networks are imported") == 1
+    monkeypatch.delitem(sys.modules, "own_networks")
