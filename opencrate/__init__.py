@@ -39,11 +39,14 @@ __getattr__ = lazy_names(
         "Step": "stack",
         "layerwise": "measures",
         "load": "checkpoints",
-        "objective": "objective",
-        "operators": "operators",
         "push_to_hub": "checkpoints",
         "save_pretrained": "checkpoints",
         "trajectory": "stack",
+    }
+    # parts that can be used as attributes: opencrate.objective.coding_rate
+    | {
+        name: name
+        for name in ("checkpoints", "layers", "measures", "models", "objective", "operators", "stack", "stems")
     },
 )
 

@@ -93,6 +93,7 @@ def test_the_public_names_are_imported_at_their_first_use():
         "assert set(opencrate.__all__) <= set(dir(opencrate))\n"
         "for name in opencrate.__all__:\n"
         "    getattr(opencrate, name)\n"
+        "assert opencrate.stems.patches and opencrate.models.VARIANTS\n"
         "assert callable(opencrate.layerwise) and callable(opencrate.load)\n"
         "from opencrate import *\n"
         "assert CRATE is opencrate.models.CRATE and trajectory is opencrate.stack.trajectory\n"
