@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOORS := .cache/floors
 # Shape annotations are executed in the tests, but for those marked unhooked.
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite clean
+.PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite floors clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -52,6 +53,17 @@ format: $(READY)  ## let ruff rewrite what it can
 
 timm-suite: $(READY)  ## timm's own tests, on every crate_* model
 	$(BIN)/python tests/timm_suite.py
+
+# In a virtual environment of its own, which is made anew when a floor changes.
+floors: $(FLOORS)/.ready  ## a smoke test with the oldest version of every dependency that pyproject.toml allows
+	$(FLOORS)/bin/python -P tests/smoke.py
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -q -m 'not unhooked and not gpu and not slow' $(SHAPES) \
+		tests/objective tests/recipes tests/test_imports.py
+
+$(FLOORS)/.ready: $(READY)
+	$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(FLOORS)
+	$(BIN)/python -m uv pip install --quiet --resolution lowest-direct --python $(FLOORS)/bin/python --editable '.[all]'
+	touch $@
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache out

@@ -212,15 +212,13 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
         data=Dataset("packed", str(root), num_classes=1000, size=SIZE),
         optim=Optim(batch=batch),
         precision="bf16" if cuda else "fp32",
-        compile=cuda,
-        graphs=True,
     )
     world, feed = World(0, 1, device), Packed(recipe.data, recipe.augment, True, device=device, compiled=cuda)
     network = build_model(recipe).to(device)
-    if recipe.compile:
+    if cuda:
         compile_model(network)
     optimizer, task = build_optimizer(recipe, network), build_task(recipe)
-    stepper = Stepper(network, optimizer, task, Split(batch), world, precision=recipe.precision, graphs=recipe.graphs)
+    stepper = Stepper(network, optimizer, task, Split(batch), world, precision=recipe.precision, graphs=True)
     packed = endless(feed, Split(batch), feed.vary)
     same = repeat(next(packed))
 

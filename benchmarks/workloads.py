@@ -45,7 +45,6 @@ def training(
         data=Dataset(size=images[0].shape[-1]),
         optim=Optim(lr=1e-5, batch=batch),  # small, for the labels are noise
         precision=precision,
-        graphs=graphed,
     )
     optimizer, task, world = build_optimizer(recipe, network), build_task(recipe), World(0, 1, device)
     stepper = Stepper(network, optimizer, task, Split(batch), world, precision=precision, graphs=graphed)

@@ -60,6 +60,12 @@ class RunFolder:
         """The checkpoints that are kept for good, by epoch."""
         return numbered(self.checkpoints, "epoch")
 
+    def last_options(self) -> dict[str, Any]:
+        """The options of the newest start of the run; none for a folder without run.json."""
+        starts = self.starts()
+        options: dict[str, Any] = starts[-1].get("options", {}) if starts else {}
+        return options
+
     def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
         """The lines of one kind in metrics.jsonl, without a last one that a kill has cut off."""
         lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.is_file() else []

@@ -18,9 +18,9 @@ from .data import Augmentation, Batch, Dataset, Feed, open_feed
 from .data.datasets.pictures import decode
 from .data.feeds.loading import Loaded
 from .errors import suggestion
-from .evaluation.measure import data_of
 from .models import CRATE
 from .run_folder import run_of
+from .run_recipe import data_of, import_modules_of
 
 __all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources", "require_comparable"]
 
@@ -112,6 +112,7 @@ class Files:
 
 def open_network(source: str) -> tuple[nn.Module, str | None]:
     """The network of a run, a checkpoint or, with fresh weights, a registered name; and what is to be said of it."""
+    import_modules_of(source)
     if source in timm.list_models():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 import opencrate
 from opencrate.cli import main
-from opencrate.recipes import FINETUNING, RECIPES
+from opencrate.recipes import FINETUNING, RECIPES, read_recipe
 from tests.runs import SMALL, command
 from tests.training.test_faults import FOLDER, picture_folder
 
@@ -93,6 +95,7 @@ def test_finetune_replaces_the_head_and_pack_feeds_it(run, tmp_path):
     arguments = ["finetune", "fashion_mnist", tmp_path / "run", *digits, *small, "--out", tmp_path / "fine"]
     code, printed = command(arguments, tmp_path)
     assert code == 0, printed
+    assert "opencrate: --no-compile is deprecated, write --compile off\n" in printed
     before, after = (opencrate.load(tmp_path / name / "model") for name in ("run", "fine"))
     assert (before.num_classes, after.num_classes) == (2, 4)
     assert not torch.equal(before.blocks[0].U, after.blocks[0].U)
@@ -168,3 +171,90 @@ def test_wrong_fields_are_told_with_the_right_ones(capsys, arguments, message):
         main(["train", "digits", *arguments])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "note", "value"),
+    [
+        (["--model.attention", "sdpa"], "--model.attention is deprecated, write --attention", ("attention", "sdpa")),
+        (["--model.attention=sdpa"], "--model.attention is deprecated, write --attention=sdpa", ("attention", "sdpa")),
+        (["--no-graphs"], "--no-graphs is deprecated, write --graphs off", ("graphs", "off")),
+        (["--compile", "--seed", "3"], "--compile is deprecated, write --compile on", ("compile", "on")),
+        (["--graphs"], "--graphs is deprecated, write --graphs on", ("graphs", "on")),
+        (["--compile", "off"], None, ("compile", "off")),
+        ([], None, ("compile", "auto")),
+    ],
+)
+def test_options_of_0_1_work_with_a_note(monkeypatch, capsys, old, note, value):
+    seen = {}
+    monkeypatch.setattr("opencrate.training.train", lambda recipe, options: seen.update(vars(options)), raising=False)
+    monkeypatch.setattr("opencrate.training.summary", lambda result: "", raising=False)
+    main(["train", "digits", *old])
+    assert seen[value[0]] == value[1]
+    assert capsys.readouterr().err == ("" if note is None else f"opencrate: {note}\n")
+
+
+def test_operator_options_on_the_command_line_keep_their_types(monkeypatch):
+    seen = {}
+    monkeypatch.setattr("opencrate.training.train", lambda recipe, options: seen.update(vars(recipe)), raising=False)
+    monkeypatch.setattr("opencrate.training.summary", lambda result: "", raising=False)
+    main(["train", "digits", "--model.compress-args", "a", "1", "b", "0.5", "c", "True", "d", "word", "e", "1e-4"])
+    values = seen["model"].compress_args
+    assert values == {"a": 1, "b": 0.5, "c": True, "d": "word", "e": 1e-4}
+    assert [type(value) for value in values.values()] == [int, float, bool, str, float]
+
+
+def test_the_pictures_of_a_run_are_where_root_says(tmp_path, capsys):
+    """The recipe names a folder that is not there; --root does not enter it, and eval looks there too."""
+    picture_folder(tmp_path / "moved", broken=0)
+    small = [*SMALL, *FOLDER, "--data.root", tmp_path / "nowhere", "--out", tmp_path / "run"]
+    code, printed = command(small, tmp_path)
+    assert code == 2
+    assert f"{tmp_path / 'nowhere'} is not a folder" in printed
+    code, printed = command([*small, "--root", tmp_path / "moved"], tmp_path)
+    assert code == 0, printed
+    assert read_recipe(tmp_path / "run" / "recipe.yaml").data.root == str(tmp_path / "nowhere")
+    main(["eval", str(tmp_path / "run"), "--device", "cpu", "--samples", "4", "--workers", "0"])
+    top1 = json.loads((tmp_path / "run" / "result.json").read_text())["top1"]
+    assert f"top1      {top1:.2f} %" in capsys.readouterr().out
+
+
+def test_a_folder_of_0_1_is_continued(tmp_path):
+    """Its recipe.yaml has fields that are options today, which is no other recipe."""
+    arguments = [*SMALL, "--schedule.epochs", "2", "--out", tmp_path / "run"]
+    code, printed = command(arguments, tmp_path)
+    assert code == 0, printed
+    file = tmp_path / "run" / "recipe.yaml"
+    old = file.read_text().replace("  imports: []\n", "  attention: null\n") + "compile: false\ngraphs: false\n"
+    assert old.count("attention") == 1
+    file.write_text(old)
+    code, printed = command(arguments, tmp_path)
+    assert code == 0, printed
+    assert "it had finished before" in printed
+
+
+@pytest.mark.filterwarnings("ignore:Overwriting own_tiny in registry")  # it is imported twice here
+def test_a_module_of_the_users_own_is_imported_in_every_process_and_by_every_tool(tmp_path, monkeypatch, capsys):
+    """It registers a network, so that nothing can be built without it, and says when it is imported."""
+    (tmp_path / "own_networks.py").write_text(
+        "import sys\n"
+        "import timm\n"
+        "from timm.models import register_model\n"
+        "print('own networks are imported', file=sys.stderr)\n"
+        "@register_model\n"
+        "def own_tiny(pretrained=False, **kwargs):\n"
+        "    return timm.create_model('crate_tiny_patch4_32', **kwargs)\n"
+    )
+    own = ["--model.name", "own_tiny", "--model.imports", "own_networks", "--schedule.epochs", "2"]
+    # -P: as the installed command, which does not look in the current folder by itself
+    words = [sys.executable, "-P", "-m", "opencrate", *SMALL, *own, "--processes", "2", "--out", "run"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("own networks are imported") == 2
+    monkeypatch.chdir(tmp_path)
+    for tool in (["eval", "run", "--device", "cpu"], ["audit", "run", "--samples", "8", "--device", "cpu"]):
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delitem(sys.modules, "own_networks", raising=False)
+        main(tool)
+        assert capsys.readouterr().err.count("own networks are imported") == 1
+    monkeypatch.delitem(sys.modules, "own_networks")

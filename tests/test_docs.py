@@ -94,8 +94,10 @@ def test_every_erratum_has_its_test():
     assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
-PARTS = ["shapes", "errors", "files", "run_folder", "distributed", "objective", "operators", "layers", "stack"]
-PARTS += ["stems", "models", "checkpoints", "speed", "measures", "inspection", "data", "recipes", "tasks"]
+PARTS = ["shapes", "errors", "lazy", "imports", "definitions", "files"]
+PARTS += ["objective", "operators", "layers", "stack", "stems", "models", "timm_hook"]
+PARTS += ["checkpoints", "speed", "measures", "inspection", "data", "settings", "recipes", "tasks"]
+PARTS += ["run_folder", "run_recipe", "distributed"]
 PARTS += ["evaluation", "training", "sources", "study", "figures", "report", "explorer", "shipped", "cli", "__main__"]
 
 

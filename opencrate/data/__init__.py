@@ -1,73 +1,24 @@
 """Pictures for training: the embedded digits, sets by name, and the feeds that bring them to the device."""
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from .augment.transforms import evaluation_transform, training_transform
-from .datasets.packing import Index, pack
-from .datasets.pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
-from .feeds.feed import Batch, Feed, Split
-from .feeds.loading import Loaded
-from .feeds.packed import Packed
-from .feeds.resident import Resident, fits
-from .feeds.shards import Shards
+from ..lazy import lazy_names
 from .settings import Augmentation, Dataset
+
+if TYPE_CHECKING:
+    from .feeds.feed import Batch, Feed, Split
+    from .opening import open_feed, open_feeds, pack_splits
 
 __all__ = ["Augmentation", "Batch", "Dataset", "Feed", "Split", "open_feed", "open_feeds", "pack_splits"]
 
-
-def open_feed(
-    data: Dataset,
-    augment: Augmentation,
-    training: bool,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    workers: int = 0,
-    varied: bool | None = None,
-    compiled: bool = False,
-) -> Feed:
-    """The split that the settings name, on the device if it is small, behind `workers` processes if it is not.
-
-    Training pictures are varied by `augment` unless told otherwise. `compiled` lets torch.compile make that faster.
-    """
-    varied = training if varied is None else varied
-    if data.name == "packed":
-        return Packed(data, augment, training, seed, device, compiled and torch.device(device).type == "cuda")
-    if data.name == "wds":
-        transform = training_transform(data, augment) if varied else evaluation_transform(data, augment.interpolation)
-        return Shards(data, augment, training, seed, torch.device(device), workers, transform)
-    pictures = open_pictures(data, training)
-    if fits(pictures, data, augment, varied):
-        return Resident(pictures, data, augment, varied, seed, device)
-    return Loaded(pictures, data, augment, varied, seed, device, workers)
-
-
-def open_feeds(
-    data: Dataset,
-    augment: Augmentation,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    workers: int = 0,
-    compiled: bool = False,
-) -> tuple[Feed, Feed]:
-    """The training and the validation split, of the same classes."""
-    training, validation = (
-        open_feed(data, augment, flag, seed, device, workers, compiled=compiled) for flag in (True, False)
-    )
-    require_same_classes(training.classes, validation.classes)
-    if len(training.classes) != data.num_classes:
-        raise ValueError(
-            f"{data.root} has {len(training.classes)} classes and the recipe {data.num_classes}:"
-            f" give --data.num-classes {len(training.classes)}"
-        )
-    return training, validation
-
-
-def pack_splits(source: Path, out: Path, side: int = 256, broken: float = 0.01) -> dict[str, Index]:
-    """Pack every split of an image folder; one without train and validation is packed as a single split, train."""
-    if not source.is_dir():
-        raise ValueError(f"{source} is not a folder")
-    names = [name for name in ("train", *VALIDATION_NAMES) if (source / name).is_dir()]
-    folders = {name: source / name for name in names} or {"train": source}
-    return {name: pack(Folder(folder, 3), out / name, side, broken=broken) for name, folder in folders.items()}
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Batch": "feeds.feed",
+        "Feed": "feeds.feed",
+        "Split": "feeds.feed",
+        "open_feed": "opening",
+        "open_feeds": "opening",
+        "pack_splits": "opening",
+    },
+)

@@ -1,15 +1,14 @@
 """Evaluating a checkpoint: accuracy, nearest neighbours, a linear probe, the layer table."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from ..checkpoints import load_any
-from ..data import Augmentation, Dataset, open_feed
+from ..data import Augmentation, open_feed
 from ..distributed import World, joined
 from ..measures import layerwise
-from ..recipes import FINETUNING, RECIPES, named, read_recipe
-from ..run_folder import RunFolder, run_of
+from ..run_recipe import data_of, import_modules_of
+from ..settings import Measuring
 from ..stack import is_stack
 from ..tasks import Classification
 from .features import features, knn, linear_probe, real
@@ -17,57 +16,9 @@ from .features import features, knn, linear_probe, real
 __all__ = ["Measuring", "data_of", "measure_checkpoint"]
 
 
-@dataclass(frozen=True)
-class Measuring:
-    """What to measure, and how.
-
-    Args:
-        data: the pictures; those of the run if the checkpoint lies in one, else those of `--recipe`.
-        knn: also the accuracy of this many nearest training features, 0 for not.
-        linear: also the accuracy of a linear probe on frozen features.
-        real: also ImageNet's reassessed labels.
-        layers: also R^c and the non-zero fraction of every layer, by this definition; none for not.
-        samples: pictures for the layer table.
-        precision: type of the products.
-        device: auto, cpu, cuda or cuda:N.
-        batch: pictures at once.
-        workers: processes that decode pictures.
-    """
-
-    data: Dataset
-    knn: int = 0
-    linear: bool = False
-    real: bool = False
-    layers: str | None = "paper"
-    samples: int = 500
-    precision: Literal["bf16", "fp16", "fp32"] = "fp32"
-    device: str = "auto"
-    batch: int = 256
-    workers: int = 4
-
-    def __post_init__(self) -> None:
-        for name, least in (("knn", 0), ("samples", 1), ("batch", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-
-
-def data_of(checkpoint: str, recipe: str | None) -> Dataset:
-    """The dataset of a recipe, or of the run that a checkpoint belongs to."""
-    if recipe is not None and recipe.endswith((".yaml", ".yml")):
-        return read_recipe(recipe).data
-    if recipe is not None:
-        return named(recipe, RECIPES | FINETUNING).data
-    folder = run_of(checkpoint)
-    if folder is None:
-        missing = "" if Path(checkpoint).expanduser().exists() else ", which does not exist here"
-        raise ValueError(
-            f"no run folder found for {checkpoint}{missing}, so its dataset is unknown; pass --recipe NAME"
-        )
-    return read_recipe(RunFolder(folder).recipe).data
-
-
 def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
     """Everything that was asked for, as plain values."""
+    import_modules_of(checkpoint)
     with joined(wanted.device) as world:
         model: Any = load_any(checkpoint).float().eval().to(world.device)
         classes = wanted.data.num_classes

@@ -1,6 +1,13 @@
 """The networks, and their names in timm's registry."""
 
-from .crate import CRATE
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 from .registry import SIZES, VARIANTS
 
+if TYPE_CHECKING:
+    from .crate import CRATE
+
 __all__ = ["CRATE", "SIZES", "VARIANTS"]
+
+__getattr__ = lazy_names(__name__, {"CRATE": "crate"})

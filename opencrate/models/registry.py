@@ -1,12 +1,17 @@
-"""The paper's sizes under timm's names: importing this module registers `crate_*`."""
+"""The paper's sizes under timm's names: importing this module registers `crate_*`.
+
+The class is imported when a network is built: this module may be imported while the modules that CRATE needs are not
+ready yet, by the first of them that imports timm (`opencrate.timm_hook`).
+"""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
-from .crate import CRATE
+if TYPE_CHECKING:
+    from .crate import CRATE
 
 __all__: list[str] = ["SIZES", "VARIANTS"]
 
@@ -48,14 +53,16 @@ def _default_cfg(img_size: int) -> dict[str, Any]:
 default_cfgs = generate_default_cfgs({name: _default_cfg(variant["img_size"]) for name, variant in VARIANTS.items()})
 
 
-def _filter(state: Any, model: CRATE) -> Any:
+def _filter(state: Any, model: "CRATE") -> Any:
     from ..checkpoints.key_maps import checkpoint_filter_fn
 
     return checkpoint_filter_fn(state, model)
 
 
-def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., CRATE]:
-    def create(pretrained: bool = False, **kwargs: Any) -> CRATE:
+def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., "CRATE"]:
+    def create(pretrained: bool = False, **kwargs: Any) -> "CRATE":
+        from .crate import CRATE
+
         model: CRATE = build_model_with_cfg(
             CRATE,
             name,

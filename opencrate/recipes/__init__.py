@@ -1,13 +1,14 @@
-"""Recipes: values, not actions. Each is a function that returns a frozen `Recipe`."""
+"""Recipes: each is a function that returns a frozen `Recipe`, which holds values only."""
 
 from . import scratch, imagenet, finetuning  # noqa: F401, I001, they fill the tables in this order
-from .files import differences, read_recipe, recipe_text
+from .files import RENAMED_FIELDS, differences, options_in, read_recipe, recipe_text
 from .recipe import Expected, Model, Objective, Optim, Recipe, Schedule
 from .table import FINETUNING, RECIPES, named, register, register_finetuning
 
 __all__ = [
     "FINETUNING",
     "RECIPES",
+    "RENAMED_FIELDS",
     "Expected",
     "Model",
     "Objective",
@@ -16,6 +17,7 @@ __all__ = [
     "Schedule",
     "differences",
     "named",
+    "options_in",
     "read_recipe",
     "recipe_text",
     "register",

@@ -1,5 +1,9 @@
-"""Recipes as YAML: what a run saves, and what `opencrate train FILE` repeats."""
+"""Recipes as YAML: what a run saves, and what `opencrate train FILE` repeats.
 
+Files and commands written for an earlier version still work: RENAMED_FIELDS says what its fields are called now.
+"""
+
+import re
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,16 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import suggestion
 from .recipe import Recipe
 
-__all__ = ["differences", "read_recipe", "recipe_text"]
+__all__ = ["RENAMED_FIELDS", "differences", "options_in", "read_recipe", "recipe_text"]
+
+# Fields of 0.1 by their paths, and their paths now. What begins with "options." is an option of a run, not of a recipe.
+RENAMED_FIELDS: dict[str, str] = {
+    "compile": "options.compile",
+    "graphs": "options.graphs",
+    "model.attention": "options.attention",
+}
+_SWITCHES = {True: "on", False: "off", None: "auto"}  # values of 0.1, and what they are as options
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -22,6 +35,20 @@ def recipe_text(recipe: Recipe) -> str:
 
 def read_recipe(file: str | Path) -> Recipe:
     """The recipe in a YAML file; what is not in it has its default, what is not a field is refused."""
+    content, _ = _read(file)
+    try:
+        return TypeAdapter(Recipe).validate_python(content)
+    except ValidationError as error:
+        raise ValueError(f"{file}: {_sentence(error)}") from error
+
+
+def options_in(file: str | Path) -> dict[str, Any]:
+    """The options of a run that a recipe of an earlier version holds; today's recipes hold none."""
+    return _read(file)[1]
+
+
+def _read(file: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields in a YAML file under their names of today, and what are options today."""
     file = Path(file).expanduser()
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -30,10 +57,42 @@ def read_recipe(file: str | Path) -> Recipe:
     if not isinstance(content, dict):
         holds = "is empty" if content is None else f"holds a {type(content).__name__}, not fields"
         raise ValueError(f"{file} is not a recipe: it {holds}")
-    try:
-        return TypeAdapter(Recipe).validate_python(content)
-    except ValidationError as error:
-        raise ValueError(f"{file}: {_sentence(error)}") from error
+    options = _rename(content)
+    for name in ("compress_args", "sparsify_args"):
+        _read_numbers(_part(content, "model").get(name))
+    return content, options
+
+
+def _part(content: dict[str, Any], path: str) -> dict[str, Any]:
+    """The mapping at a path, or an empty one."""
+    part: Any = content
+    for key in filter(None, path.split(".")):
+        part = part.get(key) if isinstance(part, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _rename(content: dict[str, Any]) -> dict[str, Any]:
+    """Rename fields in place; those that are options today are taken out and returned."""
+    options = {}
+    for old, new in RENAMED_FIELDS.items():
+        home, _, name = old.rpartition(".")
+        part = _part(content, home)
+        if name not in part:
+            continue
+        value = part.pop(name)
+        new_home, _, new_name = new.rpartition(".")
+        if new_home == "options":
+            options[new_name] = _SWITCHES[value] if isinstance(value, bool | None) else value
+        else:
+            _part(content, new_home).setdefault(new_name, value)
+    return options
+
+
+def _read_numbers(values: Any) -> None:
+    """Read 1e-4 as a number, in place: YAML 1.1, which PyYAML reads, takes it for a string without a point."""
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            values[name] = float(value)
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

@@ -7,7 +7,7 @@ footnote names timm's, whose magnitudes are clipped at 10). The paper gives neit
 
 from dataclasses import replace
 
-from ..data import Augmentation, Dataset
+from ..data.settings import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import register_finetuning
 
@@ -60,6 +60,5 @@ def fashion_mnist() -> Recipe:
         base,
         augment=Augmentation(crop="padded"),
         schedule=Schedule(epochs=20, warmup_epochs=2),
-        graphs=True,
         expected=Expected(source="ours"),
     )

@@ -7,7 +7,7 @@ every weight is decayed, D and U are free.
 
 from dataclasses import replace
 
-from ..data import Augmentation, Dataset
+from ..data.settings import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
 from .table import RECIPES, register
 
@@ -23,7 +23,6 @@ def _imagenet1k(name: str, model: str, top1: float, time: str = "", source: str 
         optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=2048),
         schedule=Schedule(epochs=150, warmup_epochs=5),
         label_smoothing=0.1,
-        graphs=True,
         expected=Expected(top1, "16 × A100 40 GB" if time else "", time, source),
     )
 

@@ -1,30 +1,32 @@
 """A recipe: everything that decides what a training run computes, as values.
 
-How it is computed (folder, processes, micro-batches, workers) is not part of it: `engine.Options`.
+How it is computed (folder, processes, micro-batches, compilation, kernels) is not part of it: `training.Options`. One
+field is: `data.root`, for a recipe file that names its folder must keep working. `--root` overrides it on a machine.
 """
 
 import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from ..data import Augmentation, Dataset
-from ..data.settings import Settings
+from ..data.settings import Augmentation, Dataset, Settings
+from ..definitions import DEFINITIONS
 from ..errors import suggestion
-from ..measures import DEFINITIONS
-from ..operators.attention import Attention
+from ..imports import require_module_names
 
 __all__ = ["Expected", "Model", "Objective", "Optim", "Recipe", "Schedule"]
+
+OperatorOptions = dict[str, int | float | bool | str]
 
 
 @dataclass(frozen=True)
 class Expected(Settings):
-    """What to expect of a run, and where that is known from. Nothing here changes what is computed.
+    """What to expect of a run. Nothing here changes what is computed.
 
     Args:
-        top1: accuracy on the validation split in per cent; none where nobody has measured it.
+        top1: accuracy on the validation split in per cent; none if it was not measured.
         hardware: what it was measured on.
         time: how long it took there.
-        source: who says so, and who set the settings.
+        source: where the accuracy and the settings are from.
     """
 
     top1: float | None = None
@@ -35,23 +37,23 @@ class Expected(Settings):
 
 @dataclass(frozen=True)
 class Model(Settings):
-    """The network: one of timm's names, and what differs from it. What is not given is as the name says.
+    """The network: one of timm's names, and what differs from it.
 
     Args:
         name: crate_… or another of timm's names; empty for the network in `start`.
-        start: checkpoint whose weights training starts from; the classifier is replaced if the classes are others.
+        start: checkpoint whose weights training starts from; the classifier is replaced if the classes differ.
         embed_dim: dimension of the tokens, d.
         depth: number of layers, L.
         num_heads: number of heads, K.
         patch_size: pixels of a side of a patch.
         compress: compression by name (`opencrate.operators.compressions`).
-        compress_args: its options, for example kappa 0.2 of softmax_step.
+        compress_args: its options, numbers, True, False or words: for example kappa 0.2 of softmax_step.
         sparsify: sparsification by name (`opencrate.operators.sparsifications`).
         sparsify_args: its options, for example eta 0.1 lam 0.1.
         global_pool: what the classifier sees, token or avg.
         drop_path_rate: stochastic depth.
         proj_drop_rate: dropout on what a compression adds.
-        attention: how attention is computed (`opencrate.operators.attention.ATTENTIONS`).
+        imports: modules of your own that register operators or networks, by their dotted names: my_operators.
     """
 
     name: str = ""
@@ -61,17 +63,20 @@ class Model(Settings):
     num_heads: int | None = None
     patch_size: int | None = None
     compress: str | None = None
-    compress_args: dict[str, float] = field(default_factory=dict)
+    compress_args: OperatorOptions = field(default_factory=dict)
     sparsify: str | None = None
-    sparsify_args: dict[str, float] = field(default_factory=dict)
+    sparsify_args: OperatorOptions = field(default_factory=dict)
     global_pool: Literal["token", "avg"] | None = None
     drop_path_rate: float | None = None
     proj_drop_rate: float | None = None
-    attention: Attention | None = None
+    imports: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_module_names(self.imports)
 
     def arguments(self) -> dict[str, Any]:
         """What differs from the name, as arguments for `timm.create_model`."""
-        values = {key: value for key, value in asdict(self).items() if key not in ("name", "start")}
+        values = {key: value for key, value in asdict(self).items() if key not in ("name", "start", "imports")}
         return {key: value for key, value in values.items() if value is not None and value != {}}
 
 
@@ -84,8 +89,8 @@ class Optim(Settings):
         lr: peak learning rate.
         weight_decay: decoupled weight decay.
         betas: momentum coefficients; none for the optimiser's own.
-        decay: what is decayed: all weights, as the authors' code does, or matrices alone, as timm does.
-        batch: global batch; it holds on any number of processes.
+        decay: what is decayed: all weights, as in the authors' code, or only matrices, as in timm.
+        batch: global batch, over all processes.
         clip: largest norm of the gradient, 0 for no limit.
         ema: decay of a moving average of the weights, which is then evaluated and saved, 0 for none.
         bad_steps: steps with a loss that is not finite are skipped; this many in a row stop the run.
@@ -119,10 +124,10 @@ class Schedule(Settings):
     """A linear warm-up, then half a cosine.
 
     Args:
-        epochs: of the whole run, the warm-up included.
-        warmup_epochs: of the warm-up.
-        warmup_lr: where the warm-up starts.
-        min_lr: where the cosine ends.
+        epochs: epochs of the whole run, the warm-up included.
+        warmup_epochs: epochs of the warm-up.
+        warmup_lr: learning rate at which the warm-up starts.
+        min_lr: learning rate at which the cosine ends.
     """
 
     epochs: int = 150
@@ -147,14 +152,14 @@ class Schedule(Settings):
 class Objective(Settings):
     """What is added to the cross-entropy: CRATE's own objective at some layers, orthogonality of its weights.
 
-    By default nothing is. Every term is a mean over tokens, samples, layers and heads, so that a weight means about the
-    same for other pictures and networks; `engine.objective` has the formulas. The bases U could also shrink to raise
-    the objective: `orthogonal_U` holds against that.
+    By default nothing is added. Every term is a mean over tokens, samples, layers and heads, so that a weight means
+    about the same for other pictures and networks; `opencrate.tasks` has the formulas. The bases U could also shrink
+    to raise the objective; `orthogonal_U` prevents that.
 
     Args:
-        weight: of the sparse rate reduction ΔR − λ‖Z‖₁ per token, which is to rise; 0 for none. Such a step is not
-            recorded as a CUDA graph.
-        layers: the layers at whose end it is measured, counted from 1; none for all.
+        weight: weight of the sparse rate reduction ΔR − λ‖Z‖₁ per token, which should rise; 0 for none. Such a step
+            is not recorded as a CUDA graph.
+        layers: the layers after which it is measured, counted from 1; by default all.
         eps: precision ε of the rates.
         lam: weight λ of ‖Z‖₁ in it.
         orthogonal_U: weight of ‖U_kᵀU_k − I‖²/p, the mean over layers and heads; 0 for none.
@@ -180,7 +185,7 @@ class Objective(Settings):
             raise ValueError(f"objective.layers names a layer twice: {', '.join(map(str, self.layers))}")
 
     def weights(self) -> dict[str, float]:
-        """The terms that are added to the loss, each with its factor: the objective is to rise, the others to fall."""
+        """The terms that are added to the loss, each with its factor: the objective should rise, the others fall."""
         factors = {"objective": -self.weight, "orthogonal_U": self.orthogonal_U, "orthogonal_D": self.orthogonal_D}
         return {name: factor for name, factor in factors.items() if factor}
 
@@ -193,16 +198,13 @@ class Recipe(Settings):
         name: what the run is called.
         model: the network.
         data: the pictures.
-        augment: how they are varied.
+        augment: how training pictures are augmented.
         optim: the optimiser.
         schedule: how long, and the learning rate over time.
         objective: what is added to the loss.
         label_smoothing: share of the target that is spread over all classes.
         precision: type of the products; weights stay in float32.
-        compile: compile the layers with torch.compile (needs a C++ compiler).
-        graphs: record a step as CUDA graphs, so that the host, which also brings pictures, is never what the GPU waits
-            for; on one GPU, not with fp16, objective.weight or an operator that is not recorded.
-        definition: what is measured at every layer while it trains (`opencrate.measures`).
+        definition: definition of R^c that is measured at every layer during training: paper, official or unit.
         probe: number of validation pictures on which it is measured, 0 for none.
         seed: decides weights, order and augmentation.
         expected: what to expect.
@@ -217,8 +219,6 @@ class Recipe(Settings):
     objective: Objective = field(default_factory=Objective)
     label_smoothing: float = 0.1
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    compile: bool = True
-    graphs: bool = False
     definition: str = "paper"
     probe: int = 32
     seed: int = 0

@@ -1,19 +1,16 @@
 """`opencrate analyze`: open the network and its pictures, run the parts, write the page."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from ..distributed import joined
-from ..errors import require_positive, suggestion
-from ..measures import DEFINITIONS, Definition, definition_named
 from ..measures.audit import Audit, audit
+from ..settings import Analysis, Auditing
 from ..study import Study, open_study
 from . import layer_sections as parts
 from . import visual_sections as looks
@@ -22,8 +19,8 @@ from .sections import Folder, Section
 
 __all__ = ["PARTS", "Analysis", "Auditing", "analyze", "audit_of"]
 
-Part = Callable[[Study, Folder, "Analysis"], Section | None]
-PARTS: dict[str, Part] = {
+Part = Callable[[Study, Folder, Analysis], Section | None]
+PARTS: dict[str, Part] = {  # the names and the order of settings.SECTIONS
     "layers": parts.layers,
     "audit": parts.audited,
     "epochs": parts.epochs,
@@ -33,80 +30,6 @@ PARTS: dict[str, Part] = {
     "patches": looks.patches,
     "ablation": looks.ablation,
 }
-
-
-@dataclass(frozen=True)
-class Auditing:
-    """On which pictures layers are held to their design.
-
-    Args:
-        images: a folder of pictures; else those of the run, of `recipe` or of `data`.
-        recipe: the recipe whose pictures are taken, where the checkpoint lies in no run.
-        data: a set of pictures by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
-        root: where that set or the recipe's lies.
-        samples: pictures that are measured, from all over the set.
-        eps: ε of all rates.
-        device: auto, cpu, cuda or cuda:N.
-        batch: pictures at once.
-    """
-
-    images: str | None = None
-    recipe: str | None = None
-    data: str | None = None
-    root: str | None = None
-    samples: int = 64
-    eps: float = 0.1
-    device: str = "auto"
-    batch: int = 16
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        require_positive("eps", self.eps)
-        if not math.isfinite(self.eps):
-            raise ValueError(f"eps must be finite, got {self.eps}")
-
-
-@dataclass(frozen=True)
-class Analysis(Auditing):
-    """What to look at, and on which pictures.
-
-    Args:
-        pictures: numbers of the pictures that are drawn, the first is 0; some from all over the set unless given.
-        definitions: readings of R^c: paper, official, unit.
-        token: whose attention is drawn; 0 is the class token, 1 the first patch.
-        against: other runs, checkpoints or names, for curves beside this one's: sizes, for example.
-        only: parts: layers, audit, epochs, subspaces, tokens, attention, patches, ablation; all unless given.
-        seed: of random parts of matrices.
-        out: the folder for tables, figures and report.html; RUN/analysis, or out/analysis where there is no run.
-    """
-
-    pictures: tuple[int, ...] = ()
-    definitions: tuple[str, ...] = tuple(DEFINITIONS)
-    token: int = 0
-    against: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    seed: int = 0
-    out: Path | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.definitions:
-            raise ValueError(f"definitions must name at least one of {', '.join(DEFINITIONS)}")
-        for name in self.definitions:
-            definition_named(name)
-        for name in self.only:
-            if name not in PARTS:
-                raise ValueError(f"unknown part {name!r}{suggestion(name, PARTS)}")
-
-    def readings(self) -> list[Definition]:
-        """The definitions, under a name of their own where ε is not theirs."""
-        chosen = [definition_named(name) for name in self.definitions]
-        return [
-            given if given.eps == self.eps else replace(given, name=f"{given.name}, ε = {self.eps:g}", eps=self.eps)
-            for given in chosen
-        ]
 
 
 def analyze(source: str, settings: Analysis) -> Path:

@@ -1,8 +1,15 @@
 """Training: runs a recipe, on one device or on many, and resumes after any interruption."""
 
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 from .launch import is_main, launch, under_torchrun
 from .options import Options
-from .run import summary, train
-from .signals import Stopped
+
+if TYPE_CHECKING:
+    from .run import summary, train
+    from .signals import Stopped
 
 __all__ = ["Options", "Stopped", "is_main", "launch", "summary", "train", "under_torchrun"]
+
+__getattr__ = lazy_names(__name__, {"Stopped": "signals", "summary": "run", "train": "run"})

@@ -14,7 +14,9 @@ from torch import nn
 from ..checkpoints import load_any, save_pretrained
 from ..errors import suggestion
 from ..files import replacing_folder
+from ..imports import import_modules
 from ..recipes import Recipe
+from ..run_recipe import import_modules_of
 from ..tasks import Classification, Task
 
 __all__ = [
@@ -30,12 +32,15 @@ __all__ = [
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
 
-def build_model(recipe: Recipe, classes: tuple[str, ...] = ()) -> nn.Module:
+def build_model(recipe: Recipe, classes: tuple[str, ...] = (), attention: str = "auto") -> nn.Module:
     """The recipe's network with fresh weights, or with those of `model.start` and a classifier for its classes.
 
     Its record (`pretrained_cfg`) says what it is trained on: how pictures are prepared, and the names of the classes.
     """
+    import_modules(recipe.model.imports)
     data, arguments = recipe.data, recipe.model.arguments()
+    if attention != "auto":
+        arguments["attention"] = attention
     if recipe.model.start:
         model = _started(recipe, arguments, classes)
     else:
@@ -73,6 +78,7 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     """A checkpoint's network, adapted to the recipe's pictures and classes."""
     data = recipe.data
     require_start(recipe)
+    import_modules_of(recipe.model.start)
     model: Any = load_any(recipe.model.start).float().train()
     architecture = model.pretrained_cfg["architecture"]
     if recipe.model.name not in ("", architecture):

@@ -1,4 +1,4 @@
-"""Starting several processes with torchrun, which starts them again when one dies."""
+"""Starts several processes with torchrun, which restarts them when one dies."""
 
 import os
 import sys
@@ -18,9 +18,10 @@ def is_main() -> bool:
 
 
 def launch(arguments: list[str], processes: int) -> NoReturn:
-    """Become torchrun, with this command on several processes of this machine: signals and exit codes are its own.
+    """Replace this process by torchrun, which runs the command on several processes of this machine.
 
-    With the store that torchrun shares with its workers by default, a restart after a crash waits forever.
+    So signals and exit codes are torchrun's own. The store that torchrun shares with its workers by default is switched
+    off, because with it a restart after a crash waits forever.
     """
     environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))

@@ -49,12 +49,13 @@ class Training:
         self.steps_per_epoch = self.training_feed.steps(split.batch)
         self.total_steps = self.steps_per_epoch * recipe.schedule.epochs
         self.task = build_task(recipe)
-        network = build_model(recipe, self.training_feed.classes).to(world.device)
+        network = build_model(recipe, self.training_feed.classes, options.attention).to(world.device)
         self.parameters = sum(weight.numel() for weight in network.parameters())
         trained, task = self._regularised(network)
         training_forms(network, first_token=not self._measures_last_layer(trained))
         ema = ModelEmaV3(network, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
-        if recipe.compile:
+        how = world.device.type, recipe.precision
+        if options.compiles(*how):
             compile_model(network, by_layer=world.size > 1 or recipe.objective.weight > 0)
         trained = distribute(trained, options.parallel, world)
         self.model = trained if task is self.task else network  # evaluated and saved without the objective's terms
@@ -68,7 +69,7 @@ class Training:
             world,
             precision=recipe.precision,
             clip=recipe.optim.clip,
-            graphs=recipe.graphs,
+            graphs=options.records(*how),
         )
         self.state = TrainedState(self.model, self.optimizer, self.stepper.scaler, ema, world)
         self.checkpoints = Checkpoints(folder.checkpoints)

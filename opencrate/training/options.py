@@ -1,39 +1,53 @@
-"""How a recipe is run here and now. None of it changes what is computed, but for rounding and dropout's draws."""
+"""How a recipe is run on this machine. Nothing here changes what is computed, except rounding and dropout's draws."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["Options"]
+__all__ = ["Options", "Switch"]
+
+Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to run it: this changes nothing of what is computed, but for rounding and the draws of dropout.
+    """How to run the recipe. This does not change what is computed, except rounding and the draws of dropout.
 
     Args:
-        out: the run's folder; runs/NAME unless given. The same command again goes on where it stopped.
-        resume: go on with the run in the folder; an error if there is none.
+        out: the run's folder, runs/NAME by default. The same command again continues where the run stopped.
+        resume: continue the run in the folder; it is an error if there is none.
+        root: where the pictures are on this machine, instead of the recipe's data.root.
         device: auto, cpu, cuda or cuda:N.
-        processes: start this many processes with torchrun, which starts them again if one dies; 1 is this process.
-        parallel: ddp (the network whole on each process) or fsdp (its layers in shards).
-        micro_batch: most pictures that pass through the network at once on a process; the global batch stays.
-        workers: processes that decode pictures, for each training process; none for as many as there are cores, to 16.
+        processes: start this many processes with torchrun, which restarts them if one dies.
+        parallel: ddp (every process holds the network) or fsdp (the layers are sharded over the processes).
+        micro_batch: the most pictures that pass through the network at once on a process; the global batch stays.
+        compile: compile the network with torch.compile, which needs a C++ compiler: auto (on CUDA in bf16 or fp16),
+            on or off.
+        graphs: record a step as CUDA graphs, so that the GPU never waits for the host: auto (on CUDA in bf16), on or
+            off. Steps on several processes, in fp16, with objective.weight or with an operator that cannot be recorded
+            run without graphs.
+        attention: how attention is computed: symmetric (our kernel), sdpa (torch's), reference (as it is written) or
+            auto (the faster one).
+        workers: processes that decode pictures, for each training process; by default one for each core, at most 16.
         save_minutes: minutes between checkpoints within an epoch.
         save_steps: steps between checkpoints within an epoch, 0 for none.
         save_epochs: save a checkpoint after every n-th epoch, and at the end.
-        keep_epochs: keep the checkpoint of every n-th epoch for good, 0 for none.
+        keep_epochs: keep the checkpoint of every n-th epoch, 0 for none.
         evaluate_epochs: evaluate and show the layers after every n-th epoch, and at the end.
         log_steps: steps between lines of metrics.jsonl.
-        tensorboard: write TensorBoard files, where it is installed.
+        tensorboard: write TensorBoard files, if TensorBoard is installed.
     """
 
     out: Path | None = None
     resume: bool = False
+    root: str | None = None
     device: str = "auto"
     processes: int = 1
     parallel: Literal["ddp", "fsdp"] = "ddp"
     micro_batch: int = 512
+    compile: Switch = "auto"
+    graphs: Switch = "auto"
+    attention: str = "auto"
     workers: int | None = None
     save_minutes: float = 10.0
     save_steps: int = 0
@@ -46,9 +60,20 @@ class Options:
     def __post_init__(self) -> None:
         if self.out is not None:
             object.__setattr__(self, "out", Path(self.out))  # a string will do
+        for name in ("compile", "graphs"):
+            if getattr(self, name) not in get_args(Switch):
+                raise ValueError(f"{name} must be auto, on or off, got {getattr(self, name)!r}")
         for name in ("processes", "micro_batch", "save_epochs", "evaluate_epochs", "log_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("save_minutes", "save_steps", "keep_epochs", "workers"):
             if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def compiles(self, device: str, precision: str) -> bool:
+        """Whether the network is compiled on a type of device; in fp32 compiling takes longer than it saves."""
+        return self.compile == "on" or (self.compile == "auto" and device == "cuda" and precision != "fp32")
+
+    def records(self, device: str, precision: str) -> bool:
+        """Whether steps are recorded as CUDA graphs, where they can be."""
+        return self.graphs == "on" or (self.graphs == "auto" and device == "cuda" and precision != "fp32")

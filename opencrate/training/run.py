@@ -2,7 +2,7 @@
 
 import os
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ def _plain(options: Options) -> dict[str, Any]:
 def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:
     split = split_for(recipe, options, world)
     workers = options.workers if options.workers is not None else min(16, cores() // _local_processes())
-    feeds = open_feeds(recipe.data, recipe.augment, recipe.seed, world.device, workers, recipe.compile)
+    data = recipe.data if options.root is None else replace(recipe.data, root=options.root)
+    compiled = options.compiles(world.device.type, recipe.precision)
+    feeds = open_feeds(data, recipe.augment, recipe.seed, world.device, workers, compiled)
     if feeds[0].steps(recipe.optim.batch) == 0:
         raise ValueError(
             f"the training split has {len(feeds[0])} pictures, fewer than a batch of {recipe.optim.batch}:"

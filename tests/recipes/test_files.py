@@ -1,10 +1,25 @@
 """Recipes as YAML files: what is written is read, and what is wrong is one sentence."""
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 
 import pytest
 
-from opencrate.recipes import FINETUNING, RECIPES, Model, Objective, Optim, differences, read_recipe, recipe_text
+from opencrate.data.settings import Dataset
+from opencrate.recipes import (
+    FINETUNING,
+    RECIPES,
+    RENAMED_FIELDS,
+    Model,
+    Objective,
+    Optim,
+    Recipe,
+    differences,
+    options_in,
+    read_recipe,
+    recipe_text,
+)
+from opencrate.training import Options
 
 LEAST = "name: x\nmodel: {name: crate_tiny_patch4_32}\ndata: {num_classes: 10}\n"
 
@@ -31,7 +46,13 @@ def test_every_field_in_another_state_comes_back(written):
     recipe = replace(
         RECIPES["digits"](),
         name="ünïcode: yes",
-        model=Model("crate_tiny_patch4_32", compress_args={"eps": 0.5}, sparsify_args={"eta": 1e-7}, global_pool="avg"),
+        model=Model(
+            "crate_tiny_patch4_32",
+            compress_args={"eps": 0.5, "kind": "free", "tied": True, "steps": 3},
+            sparsify_args={"eta": 1e-7},
+            global_pool="avg",
+            imports=("my_operators", "package.module"),
+        ),
         optim=Optim("adamw", lr=1e-5, betas=(0.9, 0.95), clip=1.0, ema=0.999),
         objective=Objective(0.01, (1, 12), eps=0.5, lam=0.0, orthogonal_U=1e-7, orthogonal_D=2.0),
     )
@@ -68,7 +89,10 @@ def test_numbers_as_people_write_them(written, text):
         ),
         ("optim: {decay: some}", "optim.decay: Input should be 'all' or 'matrices', got 'some'"),
         ("optim: 3", "optim: Input should be a dictionary or an instance of Optim, got 3"),
-        ("compile: maybe", "compile: Input should be a valid boolean, unable to interpret input, got 'maybe'"),
+        (
+            "model: {name: x, imports: [a/b.py]}",
+            "'a/b.py' is not the name of a module: write package.module, not a file or an address",
+        ),
         ("optim: {lr: .nan}", "optim.lr must be positive, got nan"),
         ("optim: {lr: .inf}", "optim.lr must be finite, got inf"),
         ("optim: {weight_decay: .inf}", "optim.weight_decay must be finite, got inf"),
@@ -146,3 +170,42 @@ def test_differences_are_listed_by_their_paths():
         seed=3,
     )
     assert differences(old, new) == ["model.sparsify_args {} → {'eta': 0.2}", "optim.lr 0.001 → 0.5", "seed 0 → 3"]
+
+
+def test_the_options_of_operators_keep_their_types(written):
+    """1e-4 is a number to people, and a string to YAML 1.1."""
+    text = "name: x\nmodel: {name: y, compress_args: {a: 1, b: 1.0, c: true, d: word, e: 1e-4, f: '2'}}\ndata: {}\n"
+    values = read_recipe(written(text)).model.compress_args
+    assert [(type(value), value) for value in values.values()] == [
+        *((int, 1), (float, 1.0), (bool, True), (str, "word"), (float, 1e-4), (str, "2")),
+    ]
+
+
+# files of 0.1
+
+OLD = Path(__file__).parent / "cifar10_tiny_0_1.yaml"
+
+
+def test_a_recipe_of_0_1_is_read(written):
+    recipe = read_recipe(OLD)
+    assert recipe == RECIPES["cifar10_tiny"]()
+    assert differences(recipe, RECIPES["cifar10_tiny"]()) == []
+    assert options_in(OLD) == {"compile": "on", "graphs": "on", "attention": "auto"}
+    other = OLD.read_text().replace("compile: true", "compile: false").replace("attention: null", "attention: sdpa")
+    assert Options(**options_in(written(other))) == Options(compile="off", graphs="on", attention="sdpa")
+    assert options_in(written(recipe_text(recipe))) == {}
+
+
+def test_renamed_fields_are_today_where_the_table_says():
+    """Every new path is a field, and no old one is."""
+    parts = {"model": Model, "data": Dataset, "optim": Optim, "objective": Objective, "options": Options, "": Recipe}
+    for old, new in RENAMED_FIELDS.items():
+        for path, exists in ((old, False), (new, True)):
+            part, _, name = path.rpartition(".")
+            assert is_dataclass(parts[part])
+            assert (name in {field.name for field in fields(parts[part])}) == exists, path
+
+
+def test_a_wrong_option_in_an_old_file_is_one_sentence(written):
+    with pytest.raises(ValueError, match=r"^compile must be auto, on or off, got 'maybe'$"):
+        Options(**options_in(written(LEAST + "compile: maybe")))

@@ -35,7 +35,7 @@ OTHERS = {
         "global_pool": "avg",
         "drop_path_rate": 0.1,
         "proj_drop_rate": 0.1,
-        "attention": "sdpa",
+        "imports": ("timm",),
     },
     "data": {
         "train": "a",
@@ -75,8 +75,6 @@ OTHERS = {
     "objective": {"weight": 0.1, "layers": (1,), "eps": 0.2, "lam": 0.3, "orthogonal_U": 0.4, "orthogonal_D": 0.5},
     "label_smoothing": 0.2,
     "precision": "bf16",
-    "compile": True,
-    "graphs": True,
     "definition": "official",
     "probe": 3,
     "seed": 7,

@@ -305,10 +305,10 @@ def test_one_sentence_before_anything_is_trained(tmp_path, changes, sentence):
 @pytest.mark.parametrize("objective", [ALL, replace(ALL, weight=0.0)], ids=["objective", "orthogonality alone"])
 def test_compiled_and_graphed_steps_are_those_of_single_kernels(tmp_path, objective):
     told = []
-    for number, how in enumerate(({}, {"graphs": True}, {"compile": True, "graphs": True})):
+    for number, how in enumerate(({}, {"graphs": "on"}, {"compile": "on", "graphs": "on"})):
         folder = tmp_path / str(number)
-        options = Options(out=folder, device="cuda", log_steps=1, tensorboard=False, workers=0)
-        train(small_recipe(objective=replace(objective, layers=(1,)), **how), options)
+        options = Options(out=folder, device="cuda", log_steps=1, tensorboard=False, workers=0, **how)
+        train(small_recipe(objective=replace(objective, layers=(1,))), options)
         names = ("loss", *objective.weights())
         told.append([line[name] for line in metrics(folder, "train") for name in names])
     for again in told[1:]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.data import Dataset, pack
+from opencrate.data import Dataset
+from opencrate.data.datasets.packing import pack
 from opencrate.data.datasets.pictures import Folder
 from opencrate.training import Options, train
 from tests.runs import interrupted_at, losses, metrics, small_recipe
@@ -20,7 +21,8 @@ pytestmark = [
 
 
 def options(folder, **changes):
-    return replace(Options(out=folder, device="cuda", log_steps=1, tensorboard=False, workers=0), **changes)
+    plain = Options(out=folder, device="cuda", compile="off", graphs="off", log_steps=1, tensorboard=False, workers=0)
+    return replace(plain, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +34,20 @@ def eager(tmp_path_factory):
 
 @pytest.mark.parametrize("micro_batch", [144, 36])
 def test_graphs_give_the_losses_of_single_kernels(tmp_path, eager, micro_batch):
-    train(small_recipe(graphs=True), options(tmp_path, micro_batch=micro_batch))
+    train(small_recipe(), options(tmp_path, graphs="on", micro_batch=micro_batch))
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)
 
 
-@pytest.mark.parametrize("graphs", [True, False])
+@pytest.mark.parametrize("graphs", ["on", "off"])
 def test_compiled_layers_give_the_losses_of_eager_ones(tmp_path, eager, graphs):
-    train(small_recipe(compile=True, graphs=graphs), options(tmp_path))
+    train(small_recipe(), options(tmp_path, compile="on", graphs=graphs))
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)
 
 
 def test_an_operator_that_looks_at_values_is_not_recorded(tmp_path):
-    recipe = small_recipe(graphs=True)
-    train(replace(recipe, model=replace(recipe.model, compress="gradient_step")), options(tmp_path))
+    recipe = small_recipe()
+    recipe = replace(recipe, model=replace(recipe.model, compress="gradient_step"))
+    train(recipe, options(tmp_path, graphs="on"))
     assert len(losses(tmp_path)) == 27
 
 
@@ -57,8 +60,8 @@ def test_half_precision_follows_single(tmp_path, eager, precision):
 
 def test_a_graphed_run_goes_on(tmp_path, eager, monkeypatch):
     with interrupted_at(13, monkeypatch):
-        train(small_recipe(graphs=True), options(tmp_path))
-    train(small_recipe(graphs=True), options(tmp_path))
+        train(small_recipe(), options(tmp_path, graphs="on"))
+    train(small_recipe(), options(tmp_path, graphs="on"))
     assert [found["step"] for found in metrics(tmp_path, "train")] == list(range(1, 28))
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)
 
@@ -96,7 +99,7 @@ def test_a_step_is_recorded_while_others_bring_pictures(tmp_path, pictures, name
     root = pictures / ("packed" if name == "packed" else "folders")
     data = Dataset(name, str(root), num_classes=3, size=32, mean=(0.5,) * 3, std=(0.25,) * 3)
     recipe = small_recipe(data=data, augment={"crop": "resized"}, optim={"batch": 32})
-    for graphs in (False, True):
-        train(replace(recipe, graphs=graphs), options(tmp_path / str(graphs), workers=2))
-    assert len(losses(tmp_path / "True")) == 3 * 9
+    for graphs in ("off", "on"):
+        train(recipe, options(tmp_path / graphs, graphs=graphs, workers=2))
+    assert len(losses(tmp_path / "on")) == 3 * 9
     assert losses(tmp_path / "True") == pytest.approx(losses(tmp_path / "False"), abs=1e-4, rel=0)

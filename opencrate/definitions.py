@@ -1,0 +1,59 @@
+"""The definitions of a layer's R^c, each by a name.
+
+"R^c of layer l" has several readings (docs/ERRATA.md, 1.4). A `Definition` says which tokens are measured, whether
+through the layer's LayerNorm, whether every projected token is scaled to unit norm, with which ε, whether with the
+class token and with which scaling; every table carries its name. Three are built in:
+
+    paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
+    official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
+    unit       `paper`'s tokens, every projection U_kᵀ z at unit norm: what a layer gains by shrinking does not count
+
+The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them. This module is light, for recipes and help texts.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .errors import require_positive, suggestion
+
+__all__ = ["DEFINITIONS", "Definition", "definition_named"]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One reading of R^c: R^c(tokens; U_[K]^l) of the tokens at `site`."""
+
+    name: str
+    site: Literal["Z", "Z_half", "Z_next"] = "Z_half"
+    norm: bool = False  # through the LayerNorm that stands before the compression: with site Z, the MSSA's input
+    unit: bool = False  # every projected token U_kᵀ z scaled to unit norm
+    eps: float = 0.1
+    class_token: bool = True
+    scaling: Literal["p", "d"] = "p"
+
+    def __post_init__(self) -> None:
+        require_positive("eps", self.eps)
+        if self.site not in ("Z", "Z_half", "Z_next"):
+            raise ValueError(f"unknown site {self.site!r}{suggestion(self.site, ('Z', 'Z_half', 'Z_next'))}")
+        if self.scaling not in ("p", "d"):
+            raise ValueError(f"scaling must be 'p' or 'd', got {self.scaling!r}")
+
+
+DEFINITIONS = {
+    definition.name: definition
+    for definition in (
+        Definition("paper"),
+        Definition("official", site="Z", norm=True, unit=True),
+        Definition("unit", unit=True),
+    )
+}
+
+
+def definition_named(definition: str | Definition) -> Definition:
+    if isinstance(definition, Definition):
+        if definition != DEFINITIONS.get(definition.name, definition):
+            raise ValueError(f"the name {definition.name!r} is taken by another definition: give yours another")
+        return definition
+    if definition not in DEFINITIONS:
+        raise ValueError(f"unknown definition {definition!r}{suggestion(definition, DEFINITIONS)}")
+    return DEFINITIONS[definition]
