@@ -84,9 +84,7 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
             found |= {f"knn_{wanted.knn}": knn(known, asked, wanted.knn)} if wanted.knn else {}
             found |= {"linear": linear_probe(known, asked)} if wanted.linear else {}
         if wanted.layers and isinstance(model, CRATE):
-            apart = max(1, len(validation) // wanted.samples)
-            batches = validation.evaluate(wanted.batch, 0, apart)
-            found["layers"] = layerwise(model, batches, wanted.layers, wanted.samples)
+            found["layers"] = layerwise(model, validation.sample(wanted.samples, wanted.batch), wanted.layers)
     return found
 
 
@@ -94,4 +92,4 @@ def _feed(wanted: Measuring, world: World, training: bool) -> Any:
     """A split as evaluation sees it: the centre of every picture."""
     data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
     still = Augmentation(crop="none", flip=0.0)
-    return open_feed(data, still, training=training, device=world.device, workers=wanted.workers, varied=False)
+    return open_feed(data, still, training=training, device=world.device, workers=wanted.workers, augmented=False)

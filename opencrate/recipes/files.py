@@ -10,7 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import suggestion
 from .recipe import Recipe
 
-__all__ = ["differences", "read_recipe", "recipe_text"]
+__all__ = ["RENAMED_FIELDS", "differences", "read_recipe", "recipe_text"]
+
+RENAMED_FIELDS = {"data.broken": "data.max_decode_failures"}
+"""The name in recipes of version 0.1 → today's name, in the same part of the recipe."""
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -30,10 +33,19 @@ def read_recipe(file: str | Path) -> Recipe:
     if not isinstance(content, dict):
         holds = "is empty" if content is None else f"holds a {type(content).__name__}, not fields"
         raise ValueError(f"{file} is not a recipe: it {holds}")
+    _rename(content)
     try:
         return TypeAdapter(Recipe).validate_python(content)
     except ValidationError as error:
         raise ValueError(f"{file}: {_sentence(error)}") from error
+
+
+def _rename(content: dict[str, Any]) -> None:
+    for old, new in RENAMED_FIELDS.items():
+        part, _, name = old.rpartition(".")
+        values = content.get(part) if part else content
+        if isinstance(values, dict) and name in values:
+            values[new.rpartition(".")[2]] = values.pop(name)
 
 
 def differences(old: Recipe, new: Recipe) -> list[str]:

@@ -259,9 +259,8 @@ class Training:
 
     def _measure_layers(self, model: CRATE, epoch: int, shown: bool) -> None:
         if self.probe_images is None:
-            apart = max(1, len(self.validation_feed) // self.recipe.probe)
-            images, targets = next(iter(self.validation_feed.evaluate(self.recipe.probe, 0, apart)))
-            self.probe_images = images[targets >= 0]
+            sample = self.validation_feed.sample(self.recipe.probe, self.recipe.probe)
+            self.probe_images = torch.cat([images for images, _ in sample])
         begun, before = time.perf_counter(), self.watched
         definitions = tuple(dict.fromkeys((self.recipe.definition, WATCHED)))
         with torch.compiler.set_stance("force_eager"):
