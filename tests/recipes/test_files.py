@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from opencrate.recipes import FINETUNING, RECIPES, Model, Objective, Optim, differences, read_recipe, recipe_text
+from opencrate.recipes.files import RENAMED_FIELDS
 
 LEAST = "name: x\nmodel: {name: crate_tiny_patch4_32}\ndata: {num_classes: 10}\n"
 
@@ -146,3 +147,12 @@ def test_differences_are_listed_by_their_paths():
         seed=3,
     )
     assert differences(old, new) == ["model.sparsify_args {} → {'eta': 0.2}", "optim.lr 0.001 → 0.5", "seed 0 → 3"]
+
+
+def test_a_field_of_version_0_1_is_read_by_its_new_name(written):
+    """Every old name in RENAMED_FIELDS; here data.broken, as a run of 0.1 wrote it."""
+    assert RENAMED_FIELDS["data.broken"] == "data.max_decode_failures"
+    recipe = RECIPES["digits"]()
+    text = recipe_text(recipe).replace("max_decode_failures: 0.01", "broken: 0.25")
+    assert "broken: 0.25" in text
+    assert read_recipe(written(text)) == replace(recipe, data=replace(recipe.data, max_decode_failures=0.25))
