@@ -141,10 +141,15 @@ def _started(loader: Iterable[Any]) -> Iterator[Any]:
 
 def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
     """The loader's batches, where an error in a worker is one sentence: the last line of the worker's traceback."""
+    batches = _started(loader)
     try:
-        yield from _started(loader)
+        yield from batches
     except ValueError as error:
         raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
+    finally:
+        # Workers that ignore SIGTERM would keep Python from exiting, if an error's traceback kept them alive until then.
+        if shut_down := getattr(batches, "_shutdown_workers", None):
+            shut_down()
 
 
 def _ignore_signals(worker: int) -> None:
