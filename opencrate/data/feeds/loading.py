@@ -147,7 +147,7 @@ def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
     except ValueError as error:
         raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
     finally:
-        # Workers that ignore SIGTERM would keep Python from exiting, if an error's traceback kept them alive until then.
+        # an error's traceback may keep the workers, and as they ignore SIGTERM, Python could not exit
         if shut_down := getattr(batches, "_shutdown_workers", None):
             shut_down()
 
