@@ -31,10 +31,10 @@ from torchvision import transforms as T
 from opencrate.data.augment.crops import Interpolation, crop_and_resize, crop_boxes
 from opencrate.data.datasets.packing import INDEX, TARGETS, Index, Shard, pack
 from opencrate.data.datasets.pictures import Folder
+from opencrate.data.datasets.tars import Tars
 from opencrate.data.feeds.feed import Batch, Feed, Split
 from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.packed import Packed
-from opencrate.data.feeds.shards import Shards
 from opencrate.data.settings import Augmentation, Dataset
 from opencrate.distributed import World
 from opencrate.recipes import Model, Optim, Recipe
@@ -137,7 +137,7 @@ def loading(pictures: Folder, root: Path, seconds: float) -> dict[str, float]:
     torch.set_num_threads(1)
     feeds: dict[str, Feed] = {
         "folder": Loaded(pictures, data, Augmentation(), True),
-        "WebDataset": Shards(data, Augmentation(), True),
+        "WebDataset": Loaded(Tars(data, data.train), data, Augmentation(), True),
     }
     figures = {}
     for name, feed in feeds.items():
@@ -193,13 +193,13 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
             images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
             numbers = next(feed._draws(0, 0, split))[1]
             numbers = torch.cat([numbers, torch.arange(batch).view(-1, 1)], 1).to(device)  # and a picture's place
-            while feed.vary(images, numbers):
+            while feed.augment_batch(images, numbers):
                 yield batch
 
         if mode == MODES[0]:
             figures["read and move to the device, img/s"] = rate(batches(lambda i, n: (i, n)), seconds, device, 4)
         figures[f"crop {mode}, img/s"] = rate(crops(), seconds, device)
-        figures[f"Packed.train {mode}, img/s"] = rate(batches(feed.vary), seconds, device, 4)
+        figures[f"Packed.train {mode}, img/s"] = rate(batches(feed.augment_batch), seconds, device, 4)
     return figures
 
 
@@ -219,7 +219,7 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
         compile_model(network)
     optimizer, task = build_optimizer(recipe, network), build_task(recipe)
     stepper = Stepper(network, optimizer, task, Split(batch), world, precision=recipe.precision, graphs=True)
-    packed = endless(feed, Split(batch), feed.vary)
+    packed = endless(feed, Split(batch), feed.augment_batch)
     same = repeat(next(packed))
 
     def speed(source: Iterator[Batch]) -> float:

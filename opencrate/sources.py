@@ -50,17 +50,7 @@ class Source:
 
     def batches(self, samples: int, batch: int = 32) -> Iterator[Tensor]:
         """`samples` pictures from all over the set, those left out that do not decode."""
-        return (images for images, _ in self._spread(samples, batch))
-
-    def _spread(self, samples: int, batch: int) -> Iterator[Batch]:
-        apart = max(1, len(self.feed) // samples)
-        offered, seen = -(-len(self.feed) // apart), 0
-        wanted = {i * offered // samples for i in range(samples)}  # evenly, of those that are offered
-        for images, targets in self.feed.evaluate(min(batch, samples), 0, apart):
-            chosen = [i for i in range(len(targets)) if seen + i in wanted and targets[i] >= 0]
-            seen += len(targets)
-            if chosen:
-                yield images[chosen], targets[chosen]
+        return (images for images, _ in self.feed.sample(samples, batch))
 
     def gallery(self, count: int, chosen: Sequence[int] = ()) -> Gallery:
         """The pictures of these numbers first, then others from all over the set."""
@@ -68,11 +58,11 @@ class Source:
         for number in chosen:
             if not 0 <= number < total:
                 raise ValueError(f"there is no picture {number}: the {self.name} are numbered from 0 to {total - 1}")
-            batches.append(next(iter(self.feed.evaluate(1, number, total))))
+            batches.append(next(self.feed.read(torch.tensor([number]), 1)))
             if int(batches[-1][1]) < 0:
                 raise ValueError(f"picture {number} of the {self.name} does not decode")
         if count > len(chosen):
-            batches += self._spread(count - len(chosen), 32)
+            batches += self.feed.sample(count - len(chosen), 32)
         if not batches:
             raise ValueError(f"none of {count} pictures of the {self.name} decodes")
         images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -150,7 +140,7 @@ def open_sources(
         feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
         return [Source(f"folder {Path(images).name}", feed, settings, labelled=False)]
     if data is not None:
-        settings = replace(_data_for(model), name=data, broken=0.01, num_classes=ANY)
+        settings = replace(_data_for(model), name=data, max_decode_failures=0.01, num_classes=ANY)
     elif recipe is None and run_of(source) is None:
         raise ValueError(
             f"{source} lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"
@@ -192,7 +182,7 @@ def _still(data: Dataset, training: bool, device: str) -> Feed:
     """A split as evaluation sees it."""
     data = replace(data, validation=data.train) if training else data
     try:
-        return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, varied=False)
+        return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, augmented=False)
     except ValueError as error:
         raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
 
@@ -216,5 +206,5 @@ def _data_for(model: Any) -> Dataset:
         mean=mean,
         std=std,
         crop_pct=record.get("crop_pct", 0.875),
-        broken=1.0,
+        max_decode_failures=1.0,
     )

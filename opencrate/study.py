@@ -80,7 +80,7 @@ class Study:
     @property
     def broken(self) -> int:
         """How many pictures were met that do not decode."""
-        return len(getattr(self.pictures[0].feed, "broken", ()))
+        return len(getattr(self.pictures[0].feed, "decode_failures", ()))
 
     def class_name(self, number: int) -> str:
         return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"

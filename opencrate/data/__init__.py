@@ -1,4 +1,4 @@
-"""Pictures for training: the embedded digits, sets by name, and the feeds that bring them to the device."""
+"""Pictures for training: the embedded digits, datasets by name, and the feeds that bring them to the device."""
 
 from typing import TYPE_CHECKING
 

@@ -4,15 +4,13 @@ from pathlib import Path
 
 import torch
 
-from .augment.transforms import evaluation_transform, training_transform
 from .datasets.packing import Index, pack
-from .datasets.pictures import VALIDATION_NAMES, Folder, open_pictures, require_same_classes
+from .datasets.pictures import Folder, open_pictures, require_same_classes
 from .feeds.feed import Feed
 from .feeds.loading import Loaded
 from .feeds.packed import Packed
 from .feeds.resident import Resident, fits
-from .feeds.shards import Shards
-from .settings import Augmentation, Dataset
+from .settings import VALIDATION_NAMES, Augmentation, Dataset
 
 __all__ = ["open_feed", "open_feeds", "pack_splits"]
 
@@ -24,23 +22,20 @@ def open_feed(
     seed: int = 0,
     device: torch.device | str = "cpu",
     workers: int = 0,
-    varied: bool | None = None,
+    augmented: bool | None = None,
     compiled: bool = False,
 ) -> Feed:
-    """The split that the settings name, on the device if it is small, behind `workers` processes if it is not.
+    """The split that the settings name: on the device if it is small, else loaded by `workers` processes.
 
-    Training pictures are varied by `augment` unless told otherwise. `compiled` lets torch.compile make that faster.
+    Training pictures are augmented unless `augmented` is False. `compiled` lets torch.compile make that faster.
     """
-    varied = training if varied is None else varied
+    augmented = training if augmented is None else augmented
     if data.name == "packed":
         return Packed(data, augment, training, seed, device, compiled and torch.device(device).type == "cuda")
-    if data.name == "wds":
-        transform = training_transform(data, augment) if varied else evaluation_transform(data, augment.interpolation)
-        return Shards(data, augment, training, seed, torch.device(device), workers, transform)
     pictures = open_pictures(data, training)
-    if fits(pictures, data, augment, varied):
-        return Resident(pictures, data, augment, varied, seed, device)
-    return Loaded(pictures, data, augment, varied, seed, device, workers)
+    if fits(pictures, data, augment, augmented):
+        return Resident(pictures, data, augment, augmented, seed, device)
+    return Loaded(pictures, data, augment, augmented, seed, device, workers)
 
 
 def open_feeds(
@@ -58,16 +53,19 @@ def open_feeds(
     require_same_classes(training.classes, validation.classes)
     if len(training.classes) != data.num_classes:
         raise ValueError(
-            f"{data.root} has {len(training.classes)} classes and the recipe {data.num_classes}:"
+            f"{data.root} has {len(training.classes)} classes but data.num_classes is {data.num_classes}:"
             f" give --data.num-classes {len(training.classes)}"
         )
     return training, validation
 
 
-def pack_splits(source: Path, out: Path, side: int = 256, broken: float = 0.01) -> dict[str, Index]:
+def pack_splits(source: Path, out: Path, side: int = 256, max_decode_failures: float = 0.01) -> dict[str, Index]:
     """Pack every split of an image folder; one without train and validation is packed as a single split, train."""
     if not source.is_dir():
         raise ValueError(f"{source} is not a folder")
     names = [name for name in ("train", *VALIDATION_NAMES) if (source / name).is_dir()]
     folders = {name: source / name for name in names} or {"train": source}
-    return {name: pack(Folder(folder, 3), out / name, side, broken=broken) for name, folder in folders.items()}
+    return {
+        name: pack(Folder(folder, 3), out / name, side, max_decode_failures=max_decode_failures)
+        for name, folder in folders.items()
+    }

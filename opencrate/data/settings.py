@@ -1,13 +1,15 @@
-"""What a recipe says about its pictures: where they are, how they are prepared, how they are varied."""
+"""The part of a recipe about its pictures: where they are, how they are prepared, how they are augmented."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Augmentation", "Dataset", "Settings"]
+__all__ = ["VALIDATION_NAMES", "Augmentation", "Dataset", "Settings"]
+
+VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")  # of the default validation split
 
 
 class Settings:
-    """Base of every part of a recipe: a key that no field has is refused when a recipe is read from a file."""
+    """Base of every part of a recipe; a key without a field is refused when a recipe is read from a file."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012, pydantic reads this name
 
@@ -22,13 +24,13 @@ class Dataset(Settings):
         root: the folder, or for wds the folder or address before the shards' names.
         train: the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
         validation: the split that is evaluated after every epoch.
-        num_classes: how many classes the network is to tell apart.
-        size: pixels of a side of what the network sees.
+        num_classes: number of classes.
+        size: height and width of the network's input, in pixels.
         in_chans: 3 for colour, 1 for grey.
-        mean: what is subtracted from every channel, of values in [0, 1].
-        std: what they are divided by.
-        crop_pct: the centre of a picture that is evaluated, as a share of its shorter side.
-        broken: the share of pictures that may fail to decode before the run stops.
+        mean: subtracted from every channel, of values in [0, 1].
+        std: every channel is divided by it.
+        crop_pct: the centre crop of evaluation, as a fraction of a picture's shorter side.
+        max_decode_failures: the fraction of pictures that may fail to decode before the run stops.
     """
 
     name: str = "folder"
@@ -41,7 +43,7 @@ class Dataset(Settings):
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     crop_pct: float = 0.875
-    broken: float = 0.01
+    max_decode_failures: float = 0.01
 
     def __post_init__(self) -> None:
         for name in ("num_classes", "size", "in_chans"):
@@ -56,27 +58,27 @@ class Dataset(Settings):
             raise ValueError(f"data.std must be positive, got {self.std}")
         if not 0 < self.crop_pct <= 1:
             raise ValueError(f"data.crop_pct must be in (0, 1], got {self.crop_pct}")
-        if not 0 <= self.broken <= 1:
-            raise ValueError(f"data.broken is a share, between 0 and 1, got {self.broken}")
+        if not 0 <= self.max_decode_failures <= 1:
+            raise ValueError(f"data.max_decode_failures must be between 0 and 1, got {self.max_decode_failures}")
 
     @property
-    def shorter(self) -> int:
-        """Pixels of the shorter side of a picture whose centre is evaluated."""
+    def eval_resize(self) -> int:
+        """Pixels to which the shorter side of a picture is resized before evaluation's centre crop."""
         return round(self.size / self.crop_pct)
 
 
 @dataclass(frozen=True)
 class Augmentation(Settings):
-    """How training pictures are varied. Evaluation sees their centre, unchanged.
+    """How training pictures are augmented. Evaluation sees a centre crop.
 
     Args:
         crop: resized (a part of random size and shape), padded (moved by up to `padding`) or none.
-        scale: area of a resized crop, as shares of the picture.
+        scale: area of a resized crop, as fractions of the picture: least and most.
         ratio: width over height of a resized crop.
-        padding: black border of a padded crop, as a share of the side.
+        padding: black border of a padded crop, as a fraction of the side.
         flip: probability of a horizontal flip.
         randaugment: torchvision-nN-mM for torchvision's RandAugment(N, M), or a string of timm's (rand-m9-mstd0.5).
-        erase: probability that a rectangle of 2 to 33 % of a picture is blanked, to the mean colour.
+        erase: probability that a rectangle of 2 to 33 % of a picture is set to the mean colour.
         mixup: alpha of mixup, 0 for none.
         cutmix: alpha of cutmix, 0 for none.
         interpolation: how pictures are resized.
@@ -95,14 +97,14 @@ class Augmentation(Settings):
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"augment.scale must be two shares in order, got {self.scale}")
+            raise ValueError(f"augment.scale must be two fractions in ascending order, got {self.scale}")
         if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ValueError(f"augment.ratio must be two positive numbers in order, got {self.ratio}")
+            raise ValueError(f"augment.ratio must be two positive numbers in ascending order, got {self.ratio}")
         if not 0 <= self.padding <= 1:
             raise ValueError(f"augment.padding must be between 0 and 1, got {self.padding}")
         for name in ("flip", "erase"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"augment.{name} is a probability, got {getattr(self, name)}")
+                raise ValueError(f"augment.{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.mixup < 0 or self.cutmix < 0:
             raise ValueError(f"augment.mixup and augment.cutmix must not be negative, got {self.mixup}, {self.cutmix}")
 

@@ -42,9 +42,8 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
             if wanted.linear:
                 measured["linear"] = linear_probe(training_features, validation_features)
         if wanted.layers and is_stack(model):
-            stride = max(1, len(validation) // wanted.samples)
-            batches = validation.evaluate(wanted.batch, 0, stride)
-            measured["layers"] = layerwise(model, batches, wanted.layers, wanted.samples)
+            sample = validation.sample(wanted.samples, wanted.batch)
+            measured["layers"] = layerwise(model, sample, wanted.layers)
     return measured
 
 
@@ -53,5 +52,5 @@ def _feed(wanted: Measuring, world: World, training: bool) -> Any:
     data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
     no_augmentation = Augmentation(crop="none", flip=0.0)
     return open_feed(
-        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, varied=False
+        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, augmented=False
     )

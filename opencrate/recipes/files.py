@@ -21,6 +21,7 @@ RENAMED_FIELDS: dict[str, str] = {
     "compile": "options.compile",
     "graphs": "options.graphs",
     "model.attention": "options.attention",
+    "data.broken": "data.max_decode_failures",
 }
 _SWITCHES = {True: "on", False: "off", None: "auto"}  # values of 0.1, and what they are as options
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")

@@ -94,9 +94,7 @@ class LayerMonitor:
     def _probe(self, feed: Feed) -> Tensor:
         """The same images every time, spread over the validation split."""
         if self.images is None:
-            stride = max(1, len(feed) // self.samples)
-            images, targets = next(iter(feed.evaluate(self.samples, 0, stride)))
-            self.images = images[targets >= 0]
+            self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
         return self.images
 
     def state_dict(self) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from opencrate.data.datasets import remote
+from opencrate.data.datasets import shard_files
 from opencrate.data.datasets.packing import pack
 from opencrate.data.datasets.pictures import open_pictures
 
@@ -15,7 +15,7 @@ from .written import write
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PATIENCE", 0.0)
+    monkeypatch.setattr(shard_files, "PATIENCE", 0.0)
     return tmp_path / "cache" / "opencrate" / "shards"
 
 

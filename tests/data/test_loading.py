@@ -37,8 +37,8 @@ def made_up() -> Arrays:
     return Arrays(images, np.arange(COUNT), map(str, range(COUNT)), "made-up")
 
 
-def loaded(varied: bool = True, augment: Augmentation = AUGMENT, **more) -> Loaded:
-    return Loaded(made_up(), settings(), augment, varied, **more)
+def loaded(augmented: bool = True, augment: Augmentation = AUGMENT, **more) -> Loaded:
+    return Loaded(made_up(), settings(), augment, augmented, **more)
 
 
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
@@ -172,7 +172,7 @@ def folder(root: Path, broken: tuple[int, ...]) -> Dataset:
         Image.new("RGB", (16, 16), (10 * i, 10 * i, 10 * i)).save(file, quality=95)
         if i in broken:
             file.write_bytes(file.read_bytes()[:-20])
-    return settings(root=str(root), broken=0.1, crop_pct=1.0)
+    return settings(root=str(root), max_decode_failures=0.1, crop_pct=1.0)
 
 
 def numbers(batches: Batches) -> list[tuple[int, int]]:
@@ -187,8 +187,8 @@ def numbers(batches: Batches) -> list[tuple[int, int]]:
 class TestBroken:
     still = Augmentation("none", flip=0.0)
 
-    def feed(self, data: Dataset, varied: bool = True, workers: int = 0) -> Loaded:
-        return Loaded(open_pictures(data, True), data, self.still, varied, workers=workers)
+    def feed(self, data: Dataset, augmented: bool = True, workers: int = 0) -> Loaded:
+        return Loaded(open_pictures(data, True), data, self.still, augmented, workers=workers)
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_gives_its_place_to_the_next_in_training(self, tmp_path, caplog, workers):
@@ -199,7 +199,7 @@ class TestBroken:
             assert numbers(feed.train(epoch, 0, Split(4))) == replaced
         names = [str(tmp_path / "train" / name) for name in ("a/09.jpg", "b/19.jpg")]
         assert sorted(record.args[0] for record in caplog.records) == names
-        assert len(feed.broken) == 2
+        assert len(feed.decode_failures) == 2
 
     def test_several_in_a_row(self, tmp_path):
         feed = self.feed(folder(tmp_path, (18, 19)))
@@ -208,7 +208,7 @@ class TestBroken:
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_is_not_counted_in_evaluation(self, tmp_path, caplog, workers):
-        feed = self.feed(folder(tmp_path, (9, 19)), varied=False, workers=workers)
+        feed = self.feed(folder(tmp_path, (9, 19)), augmented=False, workers=workers)
         for _ in range(2):
             found = numbers(feed.evaluate(6))
             assert [target for _, target in found] == [-1 if i in (9, 19) else i // 10 for i in range(20)]
@@ -218,15 +218,15 @@ class TestBroken:
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize("training", [True, False])
     def test_too_many_stop(self, tmp_path, workers, training):
-        feed = self.feed(folder(tmp_path, (3, 4, 5)), varied=training, workers=workers)
-        with pytest.raises(ValueError, match=r"^3 of 20 pictures do not decode, more than the share of 0.1 [^\n]*$"):
+        feed = self.feed(folder(tmp_path, (3, 4, 5)), augmented=training, workers=workers)
+        with pytest.raises(ValueError, match=r"^3 of 20 pictures do not decode, more than the fraction 0.1 [^\n]*$"):
             list(feed.train(0, 0, Split(4)) if training else feed.evaluate(4))
 
     @pytest.mark.parametrize("workers", [0, 1])
     @pytest.mark.parametrize("training", [True, False])
     def test_all(self, tmp_path, workers, training):
         folder(tmp_path, tuple(range(20)))
-        feed = self.feed(settings(root=str(tmp_path), broken=1.0), varied=training, workers=workers)
+        feed = self.feed(settings(root=str(tmp_path), max_decode_failures=1.0), augmented=training, workers=workers)
         with pytest.raises(ValueError, match=r"^none of 20 pictures decodes$"):
             list(feed.train(0, 0, Split(4)) if training else feed.evaluate(4))
 

@@ -56,7 +56,7 @@ def test_broken_pictures_are_left_out_and_named(source, tmp_path, caplog):
     names[0].write_bytes(names[0].read_bytes()[:200])
     names[1].write_bytes(b"no picture")
     pictures = open_pictures(settings(tmp_path / "source", name="folder"), training=True)
-    index = pack(pictures, tmp_path / "packed/train", SIDE, shard=8, broken=0.1)
+    index = pack(pictures, tmp_path / "packed/train", SIDE, shard=8, max_decode_failures=0.1)
     assert index.count == COUNT - 2
     assert {name for _, name, _ in index.skipped} == {str(n) for n in names}
     assert all(str(n) in caplog.text for n in names)
@@ -65,7 +65,7 @@ def test_broken_pictures_are_left_out_and_named(source, tmp_path, caplog):
     assert feed.targets.tolist() == [pictures.target(i) for i in left]
     assert len(feed) == len(values(tmp_path / "packed/train")) == COUNT - 2
     with pytest.raises(ValueError, match="2 of 30 pictures do not decode"):
-        pack(pictures, tmp_path / "strict", SIDE, shard=8, broken=0.05)
+        pack(pictures, tmp_path / "strict", SIDE, shard=8, max_decode_failures=0.05)
     assert not (tmp_path / "strict/index.json").exists()
 
 

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from opencrate.data import open_feeds
-from opencrate.data.datasets.pictures import Arrays, Broken, decode, open_pictures, require_same_classes, with_channels
+from opencrate.data.datasets.decoding import DecodeFailures
+from opencrate.data.datasets.pictures import Arrays, decode, open_pictures, require_same_classes, with_channels
 from opencrate.data.settings import Augmentation, Dataset
 
 RNG = np.random.default_rng(0)
@@ -148,29 +149,29 @@ class TestDecode:
         assert with_channels(image, 3) is image
 
 
-class TestBroken:
+class TestDecodeFailures:
     def test_names_each_once(self, caplog):
-        broken = Broken(0.5, 4)
+        failures = DecodeFailures(0.5, 4)
         for name in ("a.jpg", "b.jpg", "a.jpg"):
-            broken.add(name, "truncated")
-        assert len(broken) == 2
+            failures.add(name, "truncated")
+        assert len(failures) == 2
         assert [(r.levelno, r.getMessage()) for r in caplog.records] == [
             (logging.WARNING, f"skipped {name}, which does not decode: truncated") for name in ("a.jpg", "b.jpg")
         ]
 
     def test_stops_above_the_share(self):
-        broken = Broken(0.25, 8)
-        broken.add("a.jpg", "truncated")
-        broken.add("b.jpg", "truncated")
+        failures = DecodeFailures(0.25, 8)
+        failures.add("a.jpg", "truncated")
+        failures.add("b.jpg", "truncated")
         with refused(
-            "3 of 8 pictures do not decode, more than the share of 0.25 that data.broken allows;"
+            "3 of 8 pictures do not decode, more than the fraction 0.25 that data.max_decode_failures allows;"
             " the last is c.jpg: it is empty"
         ):
-            broken.add("c.jpg", "it is empty")
+            failures.add("c.jpg", "it is empty")
 
     def test_a_share_of_nothing_stops_at_the_first(self):
         with pytest.raises(ValueError, match=r"^1 of 1000 pictures do not decode"):
-            Broken(0, 1000).add("a.jpg", "truncated")
+            DecodeFailures(0, 1000).add("a.jpg", "truncated")
 
 
 class TestFolder:
@@ -248,12 +249,12 @@ class TestFolder:
 
     def test_one_class(self, tmp_path):
         write(tmp_path / "train", "a")
-        with refused(f"all pictures in {tmp_path} are of one class, a: there is nothing to tell apart"):
+        with refused(f"all pictures in {tmp_path} are of one class, a: a classifier needs at least two"):
             open_pictures(settings(tmp_path), True)
 
     def test_more_classes_than_the_recipe(self, tmp_path):
         write(tmp_path / "train", "abc", 1)
-        with refused("folder has 3 classes and the recipe 2: give --data.num-classes 3"):
+        with refused("folder has 3 classes but data.num_classes is 2: give --data.num-classes 3"):
             open_pictures(settings(tmp_path, num_classes=2), True)
 
     @pytest.mark.parametrize(
@@ -326,7 +327,7 @@ class TestIdx:
         with refused(f"{tmp_path} holds 7 pictures and 6 classes for train"):
             open_pictures(settings(tmp_path, "idx"), True)
         self.files(tmp_path, False, **{"images-idx4": self.images})
-        with refused(f"{tmp_path}/train-images-idx4-ubyte is damaged: it does not begin as 4 axes of bytes do"):
+        with refused(f"{tmp_path}/train-images-idx4-ubyte is damaged: its header is not that of 4 axes of bytes"):
             open_pictures(settings(tmp_path, "idx"), True)
 
     def test_names_of_the_classes(self, tmp_path):
@@ -373,7 +374,7 @@ class TestIdx:
     def test_other_contents(self, tmp_path):
         images, labels = self.files(tmp_path, False)
         labels.write_bytes(images.read_bytes())
-        with refused(f"{labels} is damaged: it does not begin as 1 axes of bytes do"):
+        with refused(f"{labels} is damaged: its header is not that of 1 axes of bytes"):
             open_pictures(settings(tmp_path, "idx"), True)
 
 

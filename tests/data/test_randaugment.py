@@ -6,7 +6,7 @@ from torchvision import transforms as T
 from torchvision.transforms import functional as F
 from torchvision.transforms.autoaugment import _apply_op
 
-from opencrate.data.augment.randaugment import operate, vary
+from opencrate.data.augment.randaugment import augment_images, operate
 
 BICUBIC, BILINEAR = T.InterpolationMode.BICUBIC, T.InterpolationMode.BILINEAR
 SHAPES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
@@ -81,7 +81,7 @@ class TestVary:
         """Copies of one picture, not too bright: what became of each tells what it drew."""
         count, before = 5600, stacked(photos(1)) // 2 + 30
         images = before.repeat(count, 1, 1, 1)
-        vary(images, T.RandAugment(1, 14, interpolation=BICUBIC), generator())
+        augment_images(images, T.RandAugment(1, 14, interpolation=BICUBIC), generator())
         expected: dict[bytes, float] = {}
         for name in (*SIGNED, *UNSIGNED):
             value = magnitude(name, 14, (20, 20))
@@ -96,16 +96,16 @@ class TestVary:
 
     def test_rounds_follow_each_other(self):
         twice, once, draw = stacked(photos(200)), stacked(photos(200)), generator()
-        vary(twice, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
+        augment_images(twice, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
         for _ in range(2):
-            vary(once, T.RandAugment(1, 14, interpolation=BICUBIC), draw)
+            augment_images(once, T.RandAugment(1, 14, interpolation=BICUBIC), draw)
         assert torch.equal(twice, once)
 
     def test_does_not_depend_on_how_many_go_together(self, monkeypatch):
         whole, parts = stacked(photos(200)), stacked(photos(200))
-        vary(whole, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
+        augment_images(whole, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
         monkeypatch.setattr("opencrate.data.augment.randaugment.VALUES", 3 * whole[0].numel())
-        vary(parts, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
+        augment_images(parts, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
         assert torch.equal(whole, parts)
 
     def test_knows_every_operation_of_torchvision(self):
@@ -117,5 +117,5 @@ class TestVary:
 def test_cuda_draws_and_does_the_same(in_chans):
     here, there = stacked(photos(400, in_chans=in_chans)), stacked(photos(400, in_chans=in_chans)).cuda()
     for images in (here, there):
-        vary(images, T.RandAugment(1, 14, interpolation=BICUBIC), generator())
+        augment_images(images, T.RandAugment(1, 14, interpolation=BICUBIC), generator())
     torch.testing.assert_close(there.cpu().int(), here.int(), rtol=0, atol=1)

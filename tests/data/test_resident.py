@@ -8,7 +8,7 @@ from PIL import Image
 from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
-from opencrate.data.augment.randaugment import vary
+from opencrate.data.augment.randaugment import augment_images
 from opencrate.data.datasets.pictures import Arrays, open_pictures
 from opencrate.data.feeds.feed import Split, generator
 from opencrate.data.feeds.resident import Resident, fits
@@ -31,8 +31,8 @@ def made_up(in_chans: int = 3, shape: tuple[int, int] = (SIZE, SIZE)) -> Arrays:
     return Arrays(images, np.arange(COUNT), map(str, range(COUNT)), "made-up")
 
 
-def resident(in_chans: int = 3, augment: Augmentation = PADDED, varied: bool = True, **more) -> Resident:
-    return Resident(made_up(in_chans), settings(in_chans), augment, varied, **more)
+def resident(in_chans: int = 3, augment: Augmentation = PADDED, augmented: bool = True, **more) -> Resident:
+    return Resident(made_up(in_chans), settings(in_chans), augment, augmented, **more)
 
 
 def union(batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> dict[int, torch.Tensor]:
@@ -127,7 +127,7 @@ class TestTrain:
         assert columns.bincount().tolist() == pytest.approx([count * w / 10 for w in weights], abs=130)
 
     def test_a_feed_that_is_not_varied_is_not(self):
-        feed = resident(augment=Augmentation("padded", flip=1.0), varied=False)
+        feed = resident(augment=Augmentation("padded", flip=1.0), augmented=False)
         for target, image in trained(feed).items():
             assert torch.equal(image, feed.normalise(feed.images[target, None])[0])
 
@@ -146,16 +146,16 @@ class TestRandAugment:
     def test_the_border_is_added_afterwards(self):
         """Two black lines and columns on every side, whatever became of what is within them."""
         feed = resident(augment=RANDAUGMENT)
-        varied = feed._varied(0)
-        for border in (varied[..., :2, :], varied[..., -2:, :], varied[..., :2], varied[..., -2:]):
+        augmented = feed._augmented(0)
+        for border in (augmented[..., :2, :], augmented[..., -2:, :], augmented[..., :2], augmented[..., -2:]):
             assert border.eq(0).all()
-        assert (varied != feed.images).any(0).any(0)[2:-2, 2:-2].all()
+        assert (augmented != feed.images).any(0).any(0)[2:-2, 2:-2].all()
 
     def test_is_what_is_cropped_and_flipped(self):
-        """Without either, a batch is the varied pictures; the feed's own are as before."""
+        """Without either, a batch is the augmented pictures; the feed's own are as before."""
         feed = resident(augment=Augmentation("none", flip=0.0, randaugment="torchvision-n1-m14"))
         expected = feed.images.clone()
-        vary(expected, T.RandAugment(1, 14, interpolation=T.InterpolationMode.BICUBIC), generator(0, 3, 2))
+        augment_images(expected, T.RandAugment(1, 14, interpolation=T.InterpolationMode.BICUBIC), generator(0, 3, 2))
         before = feed.images.clone()
         for target, image in trained(feed).items():
             assert torch.equal(image, feed.normalise(expected[target, None])[0])
@@ -193,7 +193,7 @@ class TestRandAugment:
         assert same(trained(resident(augment=none)), trained(resident()))
 
     def test_evaluation_is_not_varied(self):
-        feed, plain = (resident(augment=augment, varied=False) for augment in (RANDAUGMENT, PADDED))
+        feed, plain = (resident(augment=augment, augmented=False) for augment in (RANDAUGMENT, PADDED))
         assert same(union(feed.evaluate(8)), union(plain.evaluate(8)))
 
     def test_an_unknown_string_is_refused(self):
@@ -248,29 +248,29 @@ class TestErase:
 
     @pytest.mark.parametrize("share", [-0.1, 1.1])
     def test_is_a_probability(self, share):
-        with pytest.raises(ValueError, match=rf"^augment.erase is a probability, got {share}$"):
+        with pytest.raises(ValueError, match=rf"^augment.erase must be between 0 and 1, got {share}$"):
             Augmentation(erase=share)
 
 
 class TestDecode:
     @pytest.mark.parametrize("in_chans", [1, 3])
-    @pytest.mark.parametrize(("varied", "crop_pct"), [(True, 0.5), (False, 1.0), (False, 0.99)])
-    def test_arrays_of_the_size_are_taken_as_they_are(self, in_chans, varied, crop_pct, monkeypatch):
+    @pytest.mark.parametrize(("augmented", "crop_pct"), [(True, 0.5), (False, 1.0), (False, 0.99)])
+    def test_arrays_of_the_size_are_taken_as_they_are(self, in_chans, augmented, crop_pct, monkeypatch):
         """And are what they would become one by one."""
         pictures, data = made_up(in_chans), settings(in_chans, crop_pct=crop_pct)
         monkeypatch.setattr("opencrate.data.feeds.resident._is_prepared", lambda *given: False)
-        expected = Resident(pictures, data, PADDED, varied)
+        expected = Resident(pictures, data, PADDED, augmented)
         monkeypatch.undo()
         monkeypatch.setattr(Arrays, "picture", lambda *given: pytest.fail("a picture was decoded"))
-        feed = Resident(pictures, data, PADDED, varied)
+        feed = Resident(pictures, data, PADDED, augmented)
         assert torch.equal(feed.images, expected.images)
         assert torch.equal(feed.targets, expected.targets)
-        assert (feed.targets.dtype, len(feed.broken)) == (torch.int64, 0)
+        assert (feed.targets.dtype, len(feed.decode_failures)) == (torch.int64, 0)
         pictures.images[:] = 0  # which remain the set's own
         assert torch.equal(feed.images, expected.images)
 
     @pytest.mark.parametrize(
-        ("shape", "in_chans", "data", "varied"),
+        ("shape", "in_chans", "data", "augmented"),
         [
             ((SIZE, SIZE), 3, settings(3, crop_pct=0.5), False),
             ((SIZE, SIZE), 1, settings(3), True),
@@ -278,10 +278,10 @@ class TestDecode:
             ((SIZE, SIZE + 1), 3, settings(3), True),
         ],
     )
-    def test_others_are_not(self, shape, in_chans, data, varied):
+    def test_others_are_not(self, shape, in_chans, data, augmented):
         pictures, seen = made_up(in_chans, shape), []
         pictures.picture = lambda i: seen.append(i) or Arrays.picture(pictures, i)
-        Resident(pictures, data, PADDED, varied)
+        Resident(pictures, data, PADDED, augmented)
         assert seen == list(range(COUNT))
 
 
@@ -289,7 +289,7 @@ class TestEvaluate:
     @pytest.mark.parametrize("world", [1, 2, 3, 8, 26, 40])
     @pytest.mark.parametrize("batch", [1, 5, 100])
     def test_covers_each_picture_once(self, world, batch):
-        feed = resident(varied=False)
+        feed = resident(augmented=False)
         batches = [b for rank in range(world) for b in feed.evaluate(batch, rank, world)]
         assert all(0 < len(targets) <= batch for _, targets in batches)
         assert union(iter(batches)).keys() == set(range(COUNT))
@@ -324,8 +324,8 @@ class TestBroken:
 
     def test_are_left_out_and_counted(self, tmp_path, caplog):
         pictures = open_pictures(settings(root=str(self.folder(tmp_path, 2))), True)
-        feed = Resident(pictures, settings(broken=0.1), PADDED, False)
-        assert (len(feed), len(feed.broken)) == (18, 2)
+        feed = Resident(pictures, settings(max_decode_failures=0.1), PADDED, False)
+        assert (len(feed), len(feed.decode_failures)) == (18, 2)
         assert [record.args[0] for record in caplog.records] == [f"{tmp_path}/train/{i}/0{i}.png" for i in range(2)]
         images, targets = next(feed.evaluate(100))
         reds = (images[:, 0, 0, 0] * STD[0] + MEAN[0]) * 255
@@ -336,19 +336,19 @@ class TestBroken:
     def test_too_many_stop(self, tmp_path):
         pictures = open_pictures(settings(root=str(self.folder(tmp_path, 3))), True)
         with pytest.raises(
-            ValueError, match=r"^3 of 20 pictures do not decode, more than the share of 0.1 that [^\n]*$"
+            ValueError, match=r"^3 of 20 pictures do not decode, more than the fraction 0.1 that [^\n]*$"
         ):
-            Resident(pictures, settings(broken=0.1), PADDED, False)
+            Resident(pictures, settings(max_decode_failures=0.1), PADDED, False)
 
     def test_all(self, tmp_path):
         pictures = open_pictures(settings(root=str(self.folder(tmp_path, 20))), True)
         with pytest.raises(ValueError, match=r"^none of 20 pictures decodes$"):
-            Resident(pictures, settings(broken=1.0), PADDED, False)
+            Resident(pictures, settings(max_decode_failures=1.0), PADDED, False)
 
 
 class TestFits:
     @pytest.mark.parametrize(
-        ("augment", "varied", "expected"),
+        ("augment", "augmented", "expected"),
         [
             (Augmentation("padded"), True, True),
             (Augmentation("none"), True, True),
@@ -360,8 +360,8 @@ class TestFits:
             (Augmentation("padded", randaugment="rand-m9"), False, True),
         ],
     )
-    def test_by_augmentation(self, augment, varied, expected):
-        assert fits(made_up(), settings(), augment, varied) is expected
+    def test_by_augmentation(self, augment, augmented, expected):
+        assert fits(made_up(), settings(), augment, augmented) is expected
 
     def test_by_size(self, monkeypatch):
         needed = COUNT * 3 * SIZE**2

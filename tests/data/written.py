@@ -1,4 +1,4 @@
-"""Shards are written here with tarfile. Picture n is one colour that tells n, and the transform adds what it draws."""
+"""Shards, written with tarfile. Picture n has one colour, which encodes n, and the transform adds random values."""
 
 import io
 import random
@@ -11,8 +11,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from opencrate.data.datasets.tars import Tars
 from opencrate.data.feeds.feed import Split
-from opencrate.data.feeds.shards import Shards
+from opencrate.data.feeds.loading import Loaded
 from opencrate.data.settings import Augmentation, Dataset
 
 SIZES = (5, 30, 17, 8, 21, 12, 9, 26, 14, 3, 19)  # 164 samples
@@ -62,22 +63,26 @@ def with_draws(image: Image.Image) -> Tensor:
     return pixels
 
 
-def shards(root: Path | str, training: bool = True, workers: int = 0, transform=with_draws, **changes) -> Shards:
-    settings = {"train": "train", "validation": "train", "num_classes": CLASSES, "broken": 0.5, **changes}
+def shards(root: Path | str, training: bool = True, workers: int = 0, **changes) -> Loaded:
+    settings = {"train": "train", "validation": "train", "num_classes": CLASSES, "max_decode_failures": 0.5, **changes}
     data = Dataset(name="wds", root=str(root), size=4, mean=(0, 0, 0), std=(1 / 255,) * 3, **settings)
-    return Shards(data, Augmentation(), training, 3, torch.device("cpu"), workers, transform)
+    feed = Loaded(
+        Tars(data, data.train if training else data.validation), data, Augmentation(), training, 3, "cpu", workers
+    )
+    feed.dataset.transform = with_draws
+    return feed
 
 
-def told(images: Tensor, targets: Tensor) -> list[tuple[int, ...]]:
+def rows(images: Tensor, targets: Tensor) -> list[tuple[int, ...]]:
     """(number, class, draws) of every picture of a batch."""
     values = images.round().int()
     numbers = values[:, 0, 1, 1] + 256 * values[:, 1, 1, 1]
-    rows = torch.cat([numbers[:, None], targets[:, None], values[:, 2, 0, :3]], dim=1)
-    return [tuple(row) for row in rows.tolist()]
+    columns = [numbers[:, None], targets[:, None], values[:, 2, 0, :3]]
+    return [tuple(row) for row in torch.cat(columns, dim=1).tolist()]
 
 
-def micro_batches(feed: Shards, split: Split, epoch: int = 0, start: int = 0) -> list[list[tuple[int, ...]]]:
-    return [told(*batch) for batch in feed.train(epoch, start, split)]
+def micro_batches(feed: Loaded, split: Split, epoch: int = 0, start: int = 0) -> list[list[tuple[int, ...]]]:
+    return [rows(*batch) for batch in feed.train(epoch, start, split)]
 
 
 def global_batches(root: Path | str, world: int, parts: int = 1, mirrored: bool = False, **options) -> list[Counter]:

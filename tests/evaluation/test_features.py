@@ -132,8 +132,8 @@ class Reads(torch.nn.Module):
 
 
 def loaded(pictures):
-    data = Dataset(num_classes=5, size=4, mean=(0,) * 3, std=(1,) * 3, crop_pct=1.0, broken=1.0)
-    return Loaded(pictures, data, Augmentation(), varied=False)
+    data = Dataset(num_classes=5, size=4, mean=(0,) * 3, std=(1,) * 3, crop_pct=1.0, max_decode_failures=1.0)
+    return Loaded(pictures, data, Augmentation(), augmented=False)
 
 
 @pytest.fixture

@@ -209,3 +209,12 @@ def test_renamed_fields_are_today_where_the_table_says():
 def test_a_wrong_option_in_an_old_file_is_one_sentence(written):
     with pytest.raises(ValueError, match=r"^compile must be auto, on or off, got 'maybe'$"):
         Options(**options_in(written(LEAST + "compile: maybe")))
+
+
+def test_a_field_of_version_0_1_is_read_by_its_new_name(written):
+    """Every old name in RENAMED_FIELDS; here data.broken, as a run of 0.1 wrote it."""
+    assert RENAMED_FIELDS["data.broken"] == "data.max_decode_failures"
+    recipe = RECIPES["digits"]()
+    text = recipe_text(recipe).replace("max_decode_failures: 0.01", "broken: 0.25")
+    assert "broken: 0.25" in text
+    assert read_recipe(written(text)) == replace(recipe, data=replace(recipe.data, max_decode_failures=0.25))

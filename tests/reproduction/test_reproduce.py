@@ -156,5 +156,5 @@ def test_what_is_wrong_is_told_without_options_that_the_command_lacks(tmp_path):
         )
         (tmp_path / f"{prefix}-labels-idx1-ubyte").write_bytes(bytes([0, 0, 8, 1, *(0, 0, 0, 11), *range(11)]))
     settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}",), runs=("cifar-10/*",))
-    with pytest.raises(ValueError, match=r"^cifar10 cannot be read: \S+ has 11 classes and the recipe 10$"):
+    with pytest.raises(ValueError, match=r"^cifar10 cannot be read: \S+ has 11 classes but data.num_classes is 10$"):
         settings.require_pictures(settings.plan())

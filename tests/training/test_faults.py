@@ -285,7 +285,7 @@ FOLDER = [
 def test_a_broken_jpeg_is_named_and_skipped(tmp_path, crop):
     picture_folder(tmp_path / "data", broken=1)
     arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--augment.crop", crop, "--out", tmp_path / "run"]
-    code, printed = command([*arguments, "--data.broken", "0.05", "--workers", "2"], tmp_path)
+    code, printed = command([*arguments, "--data.max-decode-failures", "0.05", "--workers", "2"], tmp_path)
     assert code == 0, printed
     assert re.search(r"opencrate: skipped .*train/cat/0\.jpg, which does not decode: .*truncated", printed)
     assert printed.count("which does not decode") == 1
@@ -295,9 +295,9 @@ def test_a_broken_jpeg_is_named_and_skipped(tmp_path, crop):
 def test_too_many_broken_jpegs_stop_the_run(tmp_path, crop):
     picture_folder(tmp_path / "data", broken=4)
     arguments = [*SMALL, *FOLDER, "--data.root", tmp_path / "data", "--augment.crop", crop, "--out", tmp_path / "run"]
-    code, printed = command([*arguments, "--data.broken", "0.05"], tmp_path)
+    code, printed = command([*arguments, "--data.max-decode-failures", "0.05"], tmp_path)
     assert code == 2, printed
-    assert "of 48 pictures do not decode, more than the share of 0.05 that data.broken allows" in printed
+    assert "of 48 pictures do not decode, more than the fraction 0.05 that data.max_decode_failures allows" in printed
     assert "Traceback" not in printed
 
 

@@ -1,1 +1,1 @@
-"""Crops, transforms and RandAugment, picture by picture or for whole batches on the device."""
+"""Crops, transforms and RandAugment, for one picture at a time or for batches on the device."""

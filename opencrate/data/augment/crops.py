@@ -1,8 +1,8 @@
-"""Crops of whole batches on the device: every sample has its own box and flip, and all are two matrix products.
+"""Crops of whole batches on the device: every sample has its own box and flip, in two batched matrix products.
 
 Resampling is separable and linear, so a crop that is resized to s × s is R X Cᵀ, with the weights of the rows R (s, H)
 and of the columns C (s, W): those of the antialiased filters that PIL and torch use. PIL cuts a crop out before it is
-resized, so that a filter sees nothing beyond the box: its taps there are zero and the others are scaled to sum to 1.
+resized, so that a filter sees nothing beyond the box: its taps there are zero, and the others are scaled to sum to 1.
 A flip reverses the rows of C. Values are 0…255, which half precision holds exactly; bicubic filters may overshoot.
 """
 
@@ -41,7 +41,7 @@ def crop_boxes(
     """Boxes (count, 4) of top, left, height, width, drawn as torchvision's RandomResizedCrop draws one.
 
     area ~ H W U(scale) and ratio ~ exp U(log ratio), until one of 10 fits; else the centre, as large as `ratio` allows.
-    In NumPy, because torch shares even so few roots among all cores, which waits for those that copy pictures.
+    In NumPy, because torch splits even so few roots over all cores, and then waits for those that copy pictures.
     """
     boxes = _boxes(count, height, width, (height, width), scale, ratio, generator)
     bounded = min(max(width / height, ratio[0]), ratio[1])

@@ -1,9 +1,10 @@
 """RandAugment of a whole set at once, on the device where it lies.
 
-Every picture draws as in torchvision's RandAugment; those that drew the same operation and sign go through it together.
-Colours are changed by torchvision's functions for tensors, which are within 1 of 255 of Pillow's, that a picture alone
-goes through. Shearing, moving and turning are Pillow's to the bit: torchvision's functions for tensors know no bicubic
-filter and blend the border with black. Pictures have the network's size here, and a picture alone its own.
+Every picture draws its operations as in torchvision's RandAugment; pictures with the same operation and sign are
+processed together. Colours are changed by torchvision's functions for tensors, whose results are within 1 of 255 of
+Pillow's, which `transforms` uses for one picture at a time. Shearing, shifting and rotating are Pillow's to the bit:
+torchvision's functions for tensors have no bicubic filter and blend the border with black. Pictures have the network's
+input size here, and their own size in `transforms`.
 """
 
 import math
@@ -14,12 +15,12 @@ from torch import Tensor
 from torchvision import transforms as T
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["operate", "variants", "vary"]
+__all__ = ["augment_images", "operate", "variants"]
 
-VALUES = 2**24  # of pictures that are varied together: 5,461 in colour, of 32 × 32
+VALUES = 2**24  # pixel values that are processed together: 5,461 colour pictures of 32 × 32
 
 Matrix = tuple[float, float, float, float, float, float]
-"""a, b, c, d, e, f: what is at (x, y) comes from (a x + b y + c, d x + e y + f)."""
+"""a, b, c, d, e, f: the pixel at (x, y) comes from (a x + b y + c, d x + e y + f)."""
 
 COLOURS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "Identity": lambda images, _: images,
@@ -34,8 +35,8 @@ COLOURS: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-def vary(images: Tensor, augment: T.RandAugment, generator: torch.Generator) -> None:
-    """Vary uint8 images (n, c, H, W) in place, by as many rounds of one operation each as `augment` has."""
+def augment_images(images: Tensor, augment: T.RandAugment, generator: torch.Generator) -> None:
+    """Apply RandAugment to uint8 images (n, c, H, W) in place: `augment.num_ops` rounds of one operation each."""
     together = max(1, VALUES // images[0].numel())
     choices = variants(augment, *images.shape[2:])
     for _ in range(augment.num_ops):
@@ -55,14 +56,14 @@ def variants(augment: T.RandAugment, height: int, width: int) -> list[tuple[str,
 
 def operate(images: Tensor, name: str, magnitude: float, mode: T.InterpolationMode) -> Tensor:
     if name in COLOURS:
-        with torch.autocast(images.device.type, enabled=False):  # whoever asks for a batch may be in it
-            varied: Tensor = COLOURS[name](images, magnitude)
-        return varied
+        with torch.autocast(images.device.type, enabled=False):  # the caller may be under autocast
+            changed: Tensor = COLOURS[name](images, magnitude)
+        return changed
     return _transform(images, _source(name, magnitude, *images.shape[2:]), mode)
 
 
 def _source(name: str, magnitude: float, height: int, width: int) -> Matrix:
-    """Shears keep the upper left corner, a turn keeps the centre, and moves are by whole pixels."""
+    """Shears keep the upper left corner, rotations the centre; shifts are by whole pixels."""
     angle = math.radians(magnitude % 360)
     cos, sin = round(math.cos(angle), 15), round(math.sin(angle), 15)  # as Pillow rounds them
     x, y = width / 2, height / 2
@@ -77,9 +78,9 @@ def _source(name: str, magnitude: float, height: int, width: int) -> Matrix:
 
 
 def _transform(images: Tensor, source: Matrix, mode: T.InterpolationMode) -> Tensor:
-    """Images (n, c, H, W) as Pillow's Image.transform gives them: edges are continued, what is beyond them is black.
+    """Images (n, c, H, W) as Pillow's Image.transform gives them: edges are continued, and black lies beyond them.
 
-    In double precision, because Pillow rounds down: what should be a whole number must not be a little less.
+    In double precision, because Pillow rounds down: a whole number must not become a little less.
     """
     a, b, c, d, e, f = source
     (height, width), device = images.shape[2:], images.device

@@ -1,4 +1,4 @@
-"""From a picture to the network's square of uint8, one by one, by torchvision: for evaluation and for training."""
+"""torchvision's transforms from one picture to a uint8 square of the network's size, for evaluation and training."""
 
 import re
 from collections.abc import Callable
@@ -17,13 +17,13 @@ Transform = Callable[[Image.Image], Tensor]
 
 def evaluation_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
     """The shorter side to size/crop_pct, then the centre."""
-    resize = T.Resize(data.shorter, T.InterpolationMode(interpolation))
+    resize = T.Resize(data.eval_resize, T.InterpolationMode(interpolation))
     transform: Transform = T.Compose([resize, T.CenterCrop(data.size), T.PILToTensor()])
     return transform
 
 
 def whole_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
-    """The whole picture, of whatever shape: what training varies where it does not take a part."""
+    """The whole picture, whatever its shape: for training without resized crops."""
     transform: Transform = T.Compose([_whole(data, T.InterpolationMode(interpolation)), T.PILToTensor()])
     return transform
 
@@ -33,7 +33,7 @@ def _whole(data: Dataset, mode: T.InterpolationMode) -> T.Resize:
 
 
 def training_transform(data: Dataset, augment: Augmentation) -> Transform:
-    """RandAugment, crop, flip, erasing, in this order, by torch's and Python's global random generators."""
+    """RandAugment, crop, flip, erasing, in this order, drawn from the global random generators of torch and Python."""
     mode = T.InterpolationMode(augment.interpolation)
     crops: dict[str, list[Callable[..., object]]] = {
         "resized": [T.RandomResizedCrop(data.size, augment.scale, augment.ratio, mode)],

@@ -1,8 +1,8 @@
 """Packing: every picture of a split is decoded once and written as a square of uint8.
 
 A split becomes a folder of images-00000.npy, … of (n, side, side, c), targets.npy and index.json, which is written
-last: a folder without it is not whole. What `pack` has done so far is in unfinished.json, and packing again continues
-after the last whole shard.
+last: a folder without it is incomplete. unfinished.json records the shards written so far, and packing again continues
+after the last complete one.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from .pictures import Broken, Pictures, with_channels
+from .decoding import DecodeFailures, with_channels
+from .pictures import Pictures
 
 __all__ = ["INDEX", "TARGETS", "UNFINISHED", "Index", "Shard", "ahead", "damage_of", "pack"]
 
@@ -44,9 +45,9 @@ class Index:
     """What a packed split holds.
 
     Args:
-        source: a hash of the names of all pictures, by which a folder is known to be of the same set.
-        total: pictures of the source, with those that do not decode.
-        shard: pictures of the source that one shard is made of.
+        source: a hash of the names of all pictures, to recognise a folder of the same set.
+        total: number of pictures in the source, including those that do not decode.
+        shard: number of pictures in the source from which one shard is made.
         skipped: the pictures that do not decode: number, name and reason.
     """
 
@@ -78,7 +79,7 @@ class Index:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{file} is not an index of packed pictures: {error}") from error
         if index.count != count:
-            raise ValueError(f"{file} says {count} pictures, and its shards {index.count}")
+            raise ValueError(f"{file} says {count} pictures, but its shards have {index.count}")
         return index
 
 
@@ -88,27 +89,27 @@ def pack(
     side: int = 256,
     in_chans: int = 3,
     shard: int = 16384,
-    broken: float = 0.01,
+    max_decode_failures: float = 0.01,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Index:
-    """Writes the pictures' central squares, `side` pixels wide, to `directory`, and continues where it was interrupted.
+    """Write the pictures' central squares, `side` pixels wide, to `directory`; continue if it was interrupted.
 
     Args:
-        shard: pictures for a file; 16,384 of 256 × 256 are 3.2 GB.
-        broken: the share of pictures that may fail to decode.
-        workers: threads; PIL decodes and resizes outside Python's lock. All cores, unless told.
-        progress: told after every shard how many of how many pictures are done.
+        shard: pictures in a file; 16,384 of 256 × 256 are 3.2 GB.
+        max_decode_failures: the fraction of pictures that may fail to decode.
+        workers: threads, by default one per core; PIL decodes and resizes without holding Python's lock.
+        progress: called after every shard with the number of pictures done and the total.
     """
     folder, threads, total = Path(directory).expanduser(), workers or os.cpu_count() or 1, len(pictures)
-    index, whole = _resume(folder, _fresh(pictures, side, in_chans, shard))
-    if whole:
+    index, complete = _resume(folder, _fresh(pictures, side, in_chans, shard))
+    if complete:
         return index
     done = min(len(index.shards) * shard, total)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / INDEX).unlink(missing_ok=True)
-        for done in _write_shards(folder, index, pictures, Broken(broken, total), threads):
+        for done in _write_shards(folder, index, pictures, DecodeFailures(max_decode_failures, total), threads):
             index.write(folder / UNFINISHED)
             if progress:
                 progress(done, total)
@@ -120,7 +121,7 @@ def pack(
     except OSError as error:
         raise OSError(
             f"{folder} could not be written: {error.strerror or error}; {done} of {total} pictures are packed,"
-            " and packing again continues there"
+            " and packing again continues from there"
         ) from error
     return index
 
@@ -137,23 +138,29 @@ def _fresh(pictures: Pictures, side: int, in_chans: int, shard: int) -> Index:
 
 
 def _resume(folder: Path, fresh: Index) -> tuple[Index, bool]:
-    """The folder's index, up to the first shard that is not whole, and whether nothing is missing."""
+    """The folder's index, up to the first shard that is missing or damaged, and whether nothing is missing."""
     file = next((folder / name for name in (INDEX, UNFINISHED) if (folder / name).is_file()), None)
     if file is None:
         return fresh, False
-    found = Index.read(file)
-    if any(getattr(found, k) != getattr(fresh, k) for k in ("source", "total", "shard", "side", "channels", "classes")):
-        raise ValueError(f"{folder} holds other pictures, or these packed otherwise: remove it or give another folder")
-    kept = list(takewhile(lambda shard: not damage_of(folder, shard), found.shards))
-    whole = file.name == INDEX and len(kept) == len(found.shards) and (folder / TARGETS).is_file()
-    skipped = [entry for entry in found.skipped if entry[0] < len(kept) * fresh.shard]
-    return replace(fresh, shards=kept, skipped=skipped), whole
+    existing = Index.read(file)
+    if any(
+        getattr(existing, k) != getattr(fresh, k) for k in ("source", "total", "shard", "side", "channels", "classes")
+    ):
+        raise ValueError(
+            f"{folder} holds other pictures, or these with other settings: remove it or give another folder"
+        )
+    kept = list(takewhile(lambda shard: not damage_of(folder, shard), existing.shards))
+    complete = file.name == INDEX and len(kept) == len(existing.shards) and (folder / TARGETS).is_file()
+    skipped = [entry for entry in existing.skipped if entry[0] < len(kept) * fresh.shard]
+    return replace(fresh, shards=kept, skipped=skipped), complete
 
 
-def _write_shards(folder: Path, index: Index, pictures: Pictures, broken: Broken, threads: int) -> Iterator[int]:
-    """Adds the missing shards to the folder and to the index; yields after each how many pictures are done."""
+def _write_shards(
+    folder: Path, index: Index, pictures: Pictures, failures: DecodeFailures, threads: int
+) -> Iterator[int]:
+    """Add the missing shards to the folder and to the index; yield the number of pictures done after each."""
     for _, name, reason in index.skipped:
-        broken.add(name, reason)
+        failures.add(name, reason)
 
     def square(i: int) -> np.ndarray | str:
         try:
@@ -166,7 +173,7 @@ def _write_shards(folder: Path, index: Index, pictures: Pictures, broken: Broken
             numbers = range(first, min(first + index.shard, len(pictures)))
             squares = ahead(pool, square, numbers, 2 * threads)
             rows = ((i, pictures.name(i), row) for i, row in zip(numbers, squares, strict=True))
-            index.shards.append(_write_shard(folder, index, rows, len(numbers), broken))
+            index.shards.append(_write_shard(folder, index, rows, len(numbers), failures))
             yield numbers.stop
 
 
@@ -184,9 +191,9 @@ def _write_shard(
     index: Index,
     rows: Iterable[tuple[int, str, np.ndarray | str]],
     expected: int,
-    broken: Broken,
+    failures: DecodeFailures,
 ) -> Shard:
-    """One file, row by row; rows that are a reason instead of a picture are left out."""
+    """Write one file, row by row; a row that is an error text instead of a picture is left out."""
     file_name, kept = f"images-{len(index.shards):05d}.npy", 0
     skipped: list[tuple[int, str, str]] = []
 
@@ -196,7 +203,7 @@ def _write_shard(
         begin = file.tell()
         for i, name, row in rows:
             if isinstance(row, str):
-                broken.add(name, row)
+                failures.add(name, row)
                 skipped.append((i, name, row))
             else:
                 file.write(row.data)
@@ -218,7 +225,7 @@ def _write_header(file: Any, count: int, index: Index) -> None:
 
 
 def _write(file: Path, write: Callable[[Any], Any]) -> int:
-    """Writes under another name, to the disk, and renames: the file is whole or not there. Returns its bytes."""
+    """Write under another name, flush to the disk and rename: the file is complete or absent. Returns its size."""
     unfinished = file.with_name(f"{file.name}.part")
     try:
         with unfinished.open("wb") as f:
@@ -235,7 +242,7 @@ def _write(file: Path, write: Callable[[Any], Any]) -> int:
 
 
 def damage_of(folder: Path, shard: Shard) -> str:
-    """What is wrong with a shard's file, or nothing."""
+    """What is wrong with a shard's file, or an empty text."""
     file = folder / shard.file
     if not file.is_file():
         return f"{file} is missing"
@@ -245,7 +252,7 @@ def damage_of(folder: Path, shard: Shard) -> str:
 
 
 def ahead(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[B]:
-    """work(item) of all items in their order, `depth` of them under way; an error in a thread is raised here."""
+    """work(item) for all items in order, `depth` of them at a time; an error in a thread is raised here."""
     under_way: deque[Future[B]] = deque()
     try:
         for item in items:

@@ -1,28 +1,26 @@
-"""Pictures by number, from wherever they are: arrays, image folders, torchvision's and Hugging Face's datasets.
+"""Numbered pictures from every kind of source: arrays, folders, torchvision's and Hugging Face's datasets, IDX files.
 
-What is wrong with a whole set (no pictures, one class, splits that do not match) is an error at once; a picture that
-does not decode is counted, named in the log and left out, and only too many of them stop a run.
+An error that concerns a whole set (no pictures, one class, splits that do not match) is raised at once. A picture that
+does not decode is counted, named in the log and left out; only too many of them stop a run.
 """
 
 import gzip
-import io
-import logging
-import warnings
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from ...errors import suggestion
-from ..settings import Dataset
+from ..settings import VALIDATION_NAMES, Dataset
 from . import digits
+from .decoding import decode, error_text, with_channels
+from .tars import Tars
 
 __all__ = [
     "Arrays",
-    "Broken",
     "Pictures",
     "decode",
     "open_pictures",
@@ -31,13 +29,9 @@ __all__ = [
     "with_channels",
 ]
 
-log = logging.getLogger("opencrate")
-
-VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")
-
 
 class Pictures(Protocol):
-    """A split: picture i, its class and its name. `picture` raises an OSError or a ValueError if it does not decode."""
+    """A split: picture i, its class and its name. `picture` raises OSError or ValueError if it does not decode."""
 
     classes: tuple[str, ...]
 
@@ -45,59 +39,6 @@ class Pictures(Protocol):
     def picture(self, i: int) -> Image.Image: ...
     def target(self, i: int) -> int: ...
     def name(self, i: int) -> str: ...
-
-
-class Broken:
-    """Counts pictures that do not decode, names each once in the log, and stops the run above a share of the set."""
-
-    def __init__(self, share: float, total: int) -> None:
-        self.share, self.total, self.names = share, total, dict[str, str]()
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def add(self, name: str, reason: str) -> None:
-        if name in self.names:
-            return
-        self.names[name] = reason
-        log.warning("skipped %s, which does not decode: %s", name, reason)
-        if len(self) > self.share * self.total:
-            raise ValueError(
-                f"{len(self)} of {self.total} pictures do not decode, more than the share of {self.share:g} that"
-                f" data.broken allows; the last is {name}: {reason}"
-            )
-
-
-def decode(content: bytes, in_chans: int = 3) -> Image.Image:
-    """A picture from a file's bytes, in colour or grey; whatever is wrong with it is a ValueError."""
-    if not content:
-        raise ValueError("it is empty")
-    try:
-        # Pillow warns of a large picture, and refuses one of twice that size
-        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
-            opened = Image.open(io.BytesIO(content))
-        with opened as image:
-            image.load()
-            return with_channels(image, in_chans)
-    except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content
-        raise ValueError(_reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """What Pillow says, in a line; of what it does not know, it prints an address in memory."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is not a picture, or damaged from the start"
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def with_channels(image: Image.Image, in_chans: int) -> Image.Image:
-    """In colour or grey, without transparency; of 16 bits the upper eight, where Pillow would clip to white."""
-    mode = "L" if in_chans == 1 else "RGB"
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    elif image.mode == "P":
-        image = image.convert("RGBA")  # a palette may have transparent colours, of which Pillow would warn
-    return image if image.mode == mode else image.convert(mode)
 
 
 class Arrays:
@@ -132,7 +73,7 @@ class Folder:
             reader = create_reader("", str(directory))
         except RuntimeError as error:  # timm's, for a folder without images
             raise ValueError(f"no pictures were found in {directory}, in a folder for each class") from error
-        # timm's order ignores case and leading zeros, and leaves A and a to chance, in each process anew
+        # timm's order ignores case and leading zeros, and the order of A and a differs between processes
         self.classes = tuple(sorted(reader.class_to_idx, key=lambda name: (natural_key(name), name)))
         number = {reader.class_to_idx[name]: i for i, name in enumerate(self.classes)}
         self.samples: list[tuple[str, int]] = [(file, number[target]) for file, target in reader.samples]
@@ -163,7 +104,7 @@ class Torchvision:
             (getattr(self.dataset, key) for key in ("targets", "_labels") if hasattr(self.dataset, key)), None
         )
         if targets is None:
-            raise ValueError(f"torchvision's {name} does not tell its classes")
+            raise ValueError(f"torchvision's {name} has no list of classes")
         self.targets = np.asarray(targets)
         names = getattr(self.dataset, "classes", None) or [str(i) for i in range(int(self.targets.max()) + 1)]
         self.classes = tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
@@ -175,7 +116,7 @@ class Torchvision:
         try:
             image: Image.Image = self.dataset[i][0]
         except Exception as error:  # as in decode
-            raise ValueError(_reason(error)) from error
+            raise ValueError(error_text(error)) from error
         return image
 
     def target(self, i: int) -> int:
@@ -229,6 +170,8 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
         pictures = Folder(split_folder(Path(data.root).expanduser(), split), data.in_chans)
     elif data.name == "idx":
         pictures = _idx(Path(data.root).expanduser(), training)
+    elif data.name == "wds":
+        pictures = Tars(data, split)
     elif kind == "torch" and name:
         pictures = Torchvision(name, data.root, "train" if training else "test")
     elif kind == "hfds" and name:
@@ -244,10 +187,10 @@ def require_classes(classes: tuple[str, ...], pictures: int, data: Dataset) -> N
     if pictures == 0:
         raise ValueError(f"no pictures were found in {data.root}")
     if len(classes) == 1:
-        raise ValueError(f"all pictures in {data.root} are of one class, {classes[0]}: there is nothing to tell apart")
+        raise ValueError(f"all pictures in {data.root} are of one class, {classes[0]}: a classifier needs at least two")
     if len(classes) > data.num_classes:
         raise ValueError(
-            f"{data.name} has {len(classes)} classes and the recipe {data.num_classes}:"
+            f"{data.name} has {len(classes)} classes but data.num_classes is {data.num_classes}:"
             f" give --data.num-classes {len(classes)}"
         )
 
@@ -302,12 +245,12 @@ def _torchvision(name: str, root: str, split: str) -> Any:
 
 
 def _idx(root: Path, training: bool) -> Arrays:
-    """MNIST's file format, gzipped or not: four bytes that tell the type and the axes, the axes, the values.
+    """MNIST's file format, gzipped or not: four bytes for the type and the number of axes, the axes, the values.
 
     Colour is a fourth axis, of three. Classes are named by the lines of classes.txt, or else numbered.
     """
     prefix = "train" if training else "t10k"
-    axes = next((axes for axes in (3, 4) if _found(root, f"{prefix}-images-idx{axes}-ubyte")), 3)
+    axes = next((axes for axes in (3, 4) if _existing(root, f"{prefix}-images-idx{axes}-ubyte")), 3)
     name = f"{prefix}-images-idx{axes}-ubyte"
     images, targets = _idx_file(root, name, axes), _idx_file(root, f"{prefix}-labels-idx1-ubyte", 1)
     if images.shape[3:] not in ((), (3,)):
@@ -326,18 +269,18 @@ def _idx_classes(root: Path, count: int) -> list[str]:
     return names
 
 
-def _found(root: Path, name: str) -> Path | None:
+def _existing(root: Path, name: str) -> Path | None:
     return next((root / f for f in (name, f"{name}.gz") if (root / f).is_file()), None)
 
 
 def _idx_file(root: Path, name: str, axes: int) -> np.ndarray:
-    file = _found(root, name)
+    file = _existing(root, name)
     if file is None:
         raise ValueError(f"{root} holds neither {name} nor {name}.gz")
     try:
         content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
         if content[:4] != bytes([0, 0, 8, axes]):
-            raise ValueError(f"it does not begin as {axes} axes of bytes do")
+            raise ValueError(f"its header is not that of {axes} axes of bytes")
         shape = np.frombuffer(content, ">u4", axes, 4)
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
     except (ValueError, OSError, EOFError, zlib.error) as error:

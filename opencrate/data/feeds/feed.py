@@ -1,9 +1,9 @@
-"""Feeds: what the training loop takes its batches from, the same on any number of processes.
+"""Feeds: where the training loop gets its batches, the same on any number of processes.
 
 A global batch is a list of positions in the epoch's order. It depends on the seed, the epoch and the step alone; a
 `Split` says which of its parts a process works on, and in how many micro-batches. Everything that is random about a
-sample (crop, flip) is drawn from the seed, the epoch and its place too, so that one process and eight see the same
-pictures, and so that a run can begin anywhere in an epoch.
+sample (crop, flip) is drawn from the seed, the epoch and its position too, so that one process and eight see the same
+pictures, and so that a run can start anywhere in an epoch.
 """
 
 from abc import ABC, abstractmethod
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Batches", "Feed", "Split", "generator", "order"]
+__all__ = ["Batch", "Batches", "Feed", "Split", "generator", "order", "spread"]
 
 Batch = tuple[Tensor, Tensor]
 """Pictures (b, c, H, W), normalised, on the training device, and classes (b,); −1 is a picture that does not count."""
 
 Batches = Generator[Batch, None, None]
-"""`close()` ends the processes and threads behind it; the garbage collector may do so late."""
+"""Call `close()` to end the processes and threads behind it at once; the garbage collector may do so late."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class Split:
 
 
 class Feed(ABC):
-    """A split of a dataset, ready for the loop."""
+    """One split of a dataset, ready for the loop."""
 
     classes: tuple[str, ...]
+    targets: Tensor  # the class of every picture (n,)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -67,16 +68,49 @@ class Feed(ABC):
         """Micro-batches of the epoch from step `start` on; an incomplete last batch is left out."""
 
     @abstractmethod
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        """The pictures with these numbers, in this order, without augmentation if the feed was opened without."""
+
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
         """Every picture once, this process's share of them."""
+        return self.read(torch.arange(len(self))[rank::world], batch)
+
+    def sample(self, count: int, batch: int) -> Batches:
+        """`count` pictures from all over the set and from all of its classes, as `spread` chooses them.
+
+        Those that do not decode are left out.
+        """
+        for images, targets in self.read(spread(self.targets, count), max(1, min(batch, count, len(self)))):
+            decoded = targets >= 0
+            if decoded.any():
+                yield images[decoded], targets[decoded]
 
     def steps(self, batch: int) -> int:
-        """Whole global batches in an epoch."""
+        """Complete global batches in an epoch."""
         return len(self) // batch
 
 
+def spread(targets: Tensor, count: int) -> Tensor:
+    """The numbers of `count` pictures, in ascending order, that represent a set whatever its order.
+
+    Each class gets a share in proportion to its size, but at least one picture if `count` allows one for each. The
+    pictures of a class are evenly spaced over its own. The choice depends on the arguments alone.
+    """
+    by_class = targets.cpu().argsort(stable=True)
+    sizes = targets.cpu().bincount()
+    sizes = sizes[sizes > 0]
+    total, count, sure = len(targets), min(count, len(targets)), int(count >= len(sizes))
+    rest = sizes - sure  # beyond the picture that each class is sure of
+    ends = rest.cumsum(0) * (count - sure * len(sizes)) // max(1, total - sure * len(sizes))
+    quotas = sure + ends.diff(prepend=ends.new_zeros(1))  # sums to count, and none is larger than its class
+    firsts = sizes.cumsum(0) - sizes
+    classes = zip(firsts.tolist(), sizes.tolist(), quotas.tolist(), strict=True)
+    positions = [first + i * size // quota for first, size, quota in classes for i in range(quota)]
+    return by_class[positions].sort().values
+
+
 def generator(*key: int) -> torch.Generator:
-    """Random numbers that depend on nothing but the key, for example (seed, epoch, step)."""
+    """A random generator that depends on the key alone, for example (seed, epoch, step)."""
     state = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)[0]  # it pads short keys with zeros
     return torch.Generator().manual_seed(int(state) & (2**63 - 1))
 

@@ -1,8 +1,8 @@
-"""Large sets: pictures are decoded and varied in worker processes, one by one, and normalised on the device.
+"""Large sets: pictures are decoded and augmented one by one in worker processes, and normalised on the device.
 
-Before a picture is varied, the random generators are set from the seed, the epoch and its number: so what it becomes
-does not depend on which process or worker does it. In training, a picture that does not decode gives its place to the
-next one that does; in evaluation it is not counted.
+Before a picture is augmented, the random generators are seeded with the seed, the epoch and its number, so that the
+result does not depend on the process or worker. In training, a picture that does not decode is replaced by the next
+one that does; in evaluation it is not counted.
 """
 
 import random
@@ -17,16 +17,17 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from ..augment.transforms import Transform, evaluation_transform, training_transform
-from ..datasets.pictures import Broken, Pictures, with_channels
+from ..datasets.decoding import DecodeFailures, with_channels
+from ..datasets.pictures import Pictures
 from ..settings import Augmentation, Dataset
 from .feed import Batches, Feed, Split, order
 
-__all__ = ["Loaded", "ignore_signals", "seeded", "started"]
+__all__ = ["Loaded", "seeded"]
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 Sample = tuple[int, int]  # number of the picture, epoch; epoch −1 is evaluation
-Decoded = tuple[Tensor, int, list[tuple[str, str]]]  # uint8 picture, class, what did not decode
+Decoded = tuple[Tensor, int, list[tuple[str, str]]]  # uint8 picture, class, names and errors of what did not decode
 
 
 class Loaded(Feed):
@@ -37,15 +38,18 @@ class Loaded(Feed):
         pictures: Pictures,
         data: Dataset,
         augment: Augmentation,
-        varied: bool,
+        augmented: bool,
         seed: int = 0,
         device: torch.device | str = "cpu",
         workers: int = 0,
     ) -> None:
         self.classes, self.pictures, self.seed = pictures.classes, pictures, seed
+        self.targets = torch.tensor([pictures.target(i) for i in range(len(pictures))])
         self.device, self.workers = torch.device(device), workers
-        self.broken = Broken(data.broken, len(pictures))
-        transform = training_transform(data, augment) if varied else evaluation_transform(data, augment.interpolation)
+        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
+        transform = (
+            training_transform(data, augment) if augmented else evaluation_transform(data, augment.interpolation)
+        )
         self.dataset = _Decoding(pictures, transform, data, seed)
         self.mean, self.std = (torch.tensor(v, device=device).view(1, -1, 1, 1) * 255 for v in (data.mean, data.std))
 
@@ -58,9 +62,8 @@ class Loaded(Feed):
         shares = (mine for batch in batches for mine in split.micro_batches(batch))
         return self._batches([(number, epoch) for number in share.tolist()] for share in shares)
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
-        shares = torch.arange(len(self))[rank::world].split(batch)
-        return self._batches([(number, -1) for number in share.tolist()] for share in shares if len(share))
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        return self._batches([(number, -1) for number in part.tolist()] for part in numbers.split(batch) if len(part))
 
     def _batches(self, batches: Iterable[list[Sample]]) -> Batches:
         loader = DataLoader(
@@ -69,13 +72,13 @@ class Loaded(Feed):
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=ignore_signals,
+            worker_init_fn=_ignore_signals,
             generator=torch.Generator(),  # its own: drawing from the global one would change a resumed run
         )
-        for images, targets, broken in _in_one_sentence(loader):
-            for name, reason in broken:
-                self.broken.add(name, reason)
-            if len(self.broken) == len(self):
+        for images, targets, failures in _in_one_sentence(loader):
+            for name, reason in failures:
+                self.decode_failures.add(name, reason)
+            if len(self.decode_failures) == len(self):
                 raise ValueError(f"none of {len(self)} pictures decodes")
             images, targets = (t.to(self.device, non_blocking=True) for t in (images, targets))
             yield (images.float() - self.mean) / self.std, targets
@@ -90,23 +93,23 @@ class _Decoding(TorchDataset[Decoded]):
 
     def __getitem__(self, sample: Sample) -> Decoded:
         number, epoch = sample
-        broken = []
+        failures = []
         for candidate in range(number, number + len(self.pictures)):
             i = candidate % len(self.pictures)
             try:
                 image = with_channels(self.pictures.picture(i), self.in_chans)
             except (OSError, ValueError) as error:
-                broken.append((self.pictures.name(i), str(error)))
+                failures.append((self.pictures.name(i), str(error)))
                 if epoch < 0:
                     break
                 continue
             with seeded(self.seed, max(epoch, 0), number):
-                return self.transform(image), self.pictures.target(i), broken
-        return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, broken
+                return self.transform(image), self.pictures.target(i), failures
+        return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, failures
 
 
 class seeded:
-    """For a while, the global random generators follow from the key; afterwards they are as before."""
+    """A context in which the global random generators are seeded with the key; afterwards they are as before."""
 
     def __init__(self, *key: int) -> None:
         self.words = np.random.SeedSequence(key).generate_state(3).tolist()
@@ -123,9 +126,11 @@ class seeded:
         torch.set_rng_state(self.before[2])
 
 
-def started(loader: Iterable[Any]) -> Iterator[Any]:
-    """The loader's batches, from workers that a signal to the whole group cannot kill, not even while they start:
-    they inherit that SIGINT and SIGTERM are held back. This process gets its own a moment later."""
+def _started(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches, from workers that a signal to the process group cannot kill, not even while they start.
+
+    They inherit a mask that blocks SIGINT and SIGTERM. This process receives its own signals a moment later.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         batches = iter(loader)
@@ -135,19 +140,24 @@ def started(loader: Iterable[Any]) -> Iterator[Any]:
 
 
 def _in_one_sentence(loader: Iterable[Any]) -> Iterator[Any]:
-    """The loader's batches; it wraps what a worker says in the worker's traceback, of which it is the last line."""
+    """The loader's batches, where an error in a worker is one sentence: the last line of the worker's traceback."""
+    batches = _started(loader)
     try:
-        yield from started(loader)
+        yield from batches
     except ValueError as error:
         raise ValueError(str(error).strip().rpartition("\n")[2].removeprefix("ValueError: ")) from error
+    finally:
+        # an error's traceback may keep the workers, and as they ignore SIGTERM, Python could not exit
+        if shut_down := getattr(batches, "_shutdown_workers", None):
+            shut_down()
 
 
-def ignore_signals(worker: int) -> None:
-    """For a worker: Ctrl-C and torchrun reach the whole group, and a checkpoint needs its workers a little longer."""
+def _ignore_signals(worker: int) -> None:
+    """In a worker: Ctrl-C and torchrun signal the whole group, but the run needs its workers until its checkpoint."""
     for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _collate(samples: list[Decoded]) -> tuple[Tensor, Tensor, list[Any]]:
-    images, targets, broken = zip(*samples, strict=True)
-    return torch.stack(images), torch.tensor(targets), [entry for entries in broken for entry in entries]
+    images, targets, failures = zip(*samples, strict=True)
+    return torch.stack(images), torch.tensor(targets), [entry for entries in failures for entry in entries]

@@ -1,7 +1,7 @@
-"""Packed sets: a run reads, moves and crops whole batches of what `pack` has decoded.
+"""Packed sets: pictures that `pack` has decoded are read, copied to the device and cropped in whole batches.
 
-The shards are mapped into memory. A crop is of the central square, which is what they hold; a resized crop of a whole
-picture may see its ends too.
+The shards are mapped into memory. They hold the central square of each picture, so a resized crop never sees the ends
+of an oblong picture, as it would without packing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +21,13 @@ from .feed import Batch, Batches, Feed, Split, generator, order
 
 __all__ = ["Packed"]
 
-AHEAD = 4  # batches that are read ahead, each by a thread of its own
-NUMBERS = 6  # of a sample: class, flip, and the box as top, left, height, width
-CROPS = 1  # sets the random numbers of crops apart from other draws of the same step
+AHEAD = 4  # batches that are read ahead, each by its own thread
+NUMBERS = 6  # for a sample: class, flip, and the box as top, left, height, width
+CROPS = 1  # keeps the random numbers of crops apart from other draws of the same step
 
 
 class Packed(Feed):
-    """A packed split. What is random about a global batch is drawn for the whole of it, from seed, epoch and step."""
+    """A packed split. The random numbers of a global batch are drawn together, from seed, epoch and step."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Packed(Feed):
     ) -> None:
         for name in ("randaugment", "erase"):
             if training and getattr(augment, name):
-                raise ValueError(f"packed pictures are varied by crops and flips, and not by augment.{name}")
+                raise ValueError(f"packed pictures can be cropped and flipped, but augment.{name} is not supported")
         self.folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
         self.index = _open_index(self.folder)
         self.classes = tuple(self.index.classes)
         require_classes(self.classes, self.index.count, data)
         if self.index.channels != data.in_chans:
-            raise ValueError(f"{self.folder} has {self.index.channels} channels and data.in_chans is {data.in_chans}")
+            raise ValueError(f"{self.folder} has {self.index.channels} channels but data.in_chans is {data.in_chans}")
         self.data, self.augment, self.seed, self.device = data, augment, seed, torch.device(device)
         self.targets = _read_targets(self.folder, self.index)
         self.first = np.cumsum([0, *(shard.count for shard in self.index.shards)])  # of every shard
@@ -55,23 +55,23 @@ class Packed(Feed):
         self.scale, self.shift = 1 / (255 * std), -mean / std
         side, mode, dtype = self.index.side, augment.interpolation, product_dtype(self.device)
         self.whole = centre_weights(side, data.size, data.size, mode, dtype, self.device)
-        self.centre = centre_weights(side, data.size, data.shorter, mode, dtype, self.device)
-        # One by one, the operations that make the weights take four times as long as the products that they are for.
-        self.vary = torch.compile(self._vary, dynamic=False) if compiled else self._vary
+        self.centre = centre_weights(side, data.size, data.eval_resize, mode, dtype, self.device)
+        # Without compilation, making the resampling weights takes four times as long as the products with them.
+        self.augment_batch = torch.compile(self._augment, dynamic=False) if compiled else self._augment
 
     def __len__(self) -> int:
         return self.index.count
 
     def train(self, epoch: int, start: int, split: Split) -> Batches:
-        return self._batches(self._draws(epoch, start, split), split.micro_batch, self.vary)
+        return self._batches(self._draws(epoch, start, split), split.micro_batch, self.augment_batch)
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
-        shares = torch.arange(rank, len(self), world).split(batch)
-        numbers = torch.nn.functional.pad(self.targets[:, None], (0, NUMBERS - 1))
-        return self._batches(((share, numbers[share]) for share in shares), batch, self._centre)
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        rows = torch.nn.functional.pad(self.targets[:, None], (0, NUMBERS - 1))
+        parts = ((part, rows[part]) for part in numbers.split(batch) if len(part))
+        return self._batches(parts, batch, self._centre)
 
     def _draws(self, epoch: int, start: int, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of every micro-batch the pictures (m,) and their numbers (m, 6)."""
+        """The pictures (m,) of every micro-batch, and for each its class, flip and box (m, 6)."""
         samples, places = order(len(self), self.seed, epoch), torch.arange(split.batch)
         for step in range(start, self.steps(split.batch)):
             chosen, draw = samples[step * split.batch :][: split.batch], generator(self.seed, epoch, step, CROPS)
@@ -88,7 +88,7 @@ class Packed(Feed):
         shifts = torch.randint(-border, border + 1, (count, 2), generator=draw)
         return torch.cat([shifts, torch.full((count, 2), size)], 1)
 
-    def _vary(self, images: Tensor, numbers: Tensor) -> Batch:
+    def _augment(self, images: Tensor, numbers: Tensor) -> Batch:
         images, boxes, flips = images[numbers[:, -1]], numbers[:, 2:-1], numbers[:, 1] == 1
         if self.augment.crop == "resized":
             crops = crop_and_resize(images, boxes, flips, self.data.size, self.augment.interpolation)
@@ -102,20 +102,20 @@ class Packed(Feed):
         return self._normalise(crops), numbers[:, 0].clone()
 
     def _normalise(self, crops: Tensor) -> Tensor:
-        """(x/255 − mean)/std, of values that a bicubic filter may have taken beyond 0…255."""
+        """(x/255 − mean)/std; a bicubic filter may have overshot 0…255, so the values are clamped first."""
         crops = crops.to(torch.float32, memory_format=torch.contiguous_format).clamp_(0, 255)
         return crops.mul_(self.scale).add_(self.shift)
 
     def _batches(
         self, batches: Iterable[tuple[Tensor, Tensor]], size: int, prepare: Callable[[Tensor, Tensor], Batch]
     ) -> Batches:
-        """Reads ahead in threads, which end with this generator, however it ends."""
-        for shard in self.index.shards:  # reading a mapped file that has become shorter would end the process
+        """Reads ahead in threads, which end with this generator even if it is closed early."""
+        for shard in self.index.shards:  # reading a mapped file that has been truncated would kill the process
             if damage := damage_of(self.folder, shard):
-                raise ValueError(f"{damage}: it was changed while it was in use")
+                raise ValueError(f"{damage}: it was changed while in use")
         stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         shape = (size, self.index.side, self.index.side, self.index.channels)
-        with torch.inference_mode(False):  # whoever asks may be in it, the threads that fill them are not
+        with torch.inference_mode(False):  # the caller may be in inference mode, the threads that fill them are not
             slots = [_Slot(shape, self.device, stream) for _ in range(AHEAD)]
         turns = ((slots[k % AHEAD], *batch) for k, batch in enumerate(batches))
         pool = ThreadPoolExecutor(AHEAD, "packed")
@@ -128,14 +128,14 @@ class Packed(Feed):
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             if stream:
-                stream.synchronize()  # before the slots' memory is given to others
+                stream.synchronize()  # before the memory of the slots is reused
 
     def _read(self, turn: "tuple[_Slot, Tensor, Tensor]") -> "_Slot":
-        """In a thread: the pictures into the slot's memory, shard by shard, and on to the device.
+        """In a thread: copy the pictures into the slot's memory, shard by shard, and on to the device.
 
-        One call for each shard, which copies its pictures without Python's lock: the loop that launches kernels needs
-        it, and picture by picture the threads would take it from there 10,000 times a second. NumPy's call, because
-        torch's would share every picture's copy among as many threads as there are cores, for each batch ahead.
+        One call per shard copies its pictures without holding Python's lock, which the loop that launches kernels
+        needs; one call per picture would take the lock 10,000 times a second. NumPy's `take`, because torch's would
+        split each copy over as many threads as there are cores, in every thread that reads ahead.
         """
         slot, samples, numbers = turn
         samples, sequence = samples.sort()
@@ -145,7 +145,7 @@ class Packed(Feed):
         for shard in np.flatnonzero(np.diff(ends)).tolist():
             part, pixels = slice(ends[shard], ends[shard + 1]), self.pixels[shard]
             rows = sorted_samples[part] - self.first[shard]
-            if rows[-1] >= len(pixels):  # not a matter for `take`, which would copy everything twice to be safe
+            if rows[-1] >= len(pixels):  # checked here, because `take` would copy everything twice to check it
                 file = self.index.shards[shard].file
                 raise IndexError(f"picture {rows[-1]} is out of range: {file} has {len(pixels)}")
             np.take(pixels, rows, axis=0, out=slot.rows[part], mode="clip")
@@ -154,9 +154,9 @@ class Packed(Feed):
 
 
 class _Slot:
-    """Room for a batch, used in turns: page-locked on the host, and on the device, which copies beside its other work.
+    """Memory for one batch, used in turns: page-locked on the host, and on the device, copied on its own stream.
 
-    `sent` says that the host's memory may be filled again, `taken` that the device's may be.
+    The event `sent` says that the host's memory may be filled again, `taken` that the device's may be.
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device, stream: "torch.cuda.Stream | None") -> None:
@@ -166,14 +166,14 @@ class _Slot:
             torch.empty(shape[0], NUMBERS + 1, dtype=torch.int64, pin_memory=stream is not None),
         )
         self.rows = self.host[0].flatten(1).numpy()
-        self.there = self.host
+        self.on_device = self.host
         if stream:
-            self.there = tuple(torch.empty_like(t, device=device) for t in self.host)  # type: ignore[assignment]
+            self.on_device = tuple(torch.empty_like(t, device=device) for t in self.host)  # type: ignore[assignment]
             self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
             self.release()
 
     def fill(self, numbers: Tensor, sequence: Tensor) -> None:
-        """The batch's numbers; its picture sequence[i] will be the i-th here."""
+        """Store the batch's numbers; picture sequence[i] of the batch will be row i of this memory."""
         if self.stream:
             self.sent.synchronize()
         self.count = len(numbers)
@@ -184,15 +184,15 @@ class _Slot:
         if self.stream:
             with torch.cuda.stream(self.stream):
                 self.stream.wait_event(self.taken)
-                for here, there in zip(self.host, self.there, strict=True):
-                    there[: self.count].copy_(here[: self.count], non_blocking=True)
+                for source, copy in zip(self.host, self.on_device, strict=True):
+                    copy[: self.count].copy_(source[: self.count], non_blocking=True)
                 self.sent.record(self.stream)
 
     def take(self) -> tuple[Tensor, Tensor]:
-        """Pictures in the order of the files, and numbers in the batch's, the last of which is the picture's place."""
+        """Pictures in the order of the files, and numbers in the batch's order, the last of them the picture's row."""
         if self.stream:
             torch.cuda.current_stream(self.device).wait_event(self.sent)
-        return self.there[0][: self.count], self.there[1][: self.count]
+        return self.on_device[0][: self.count], self.on_device[1][: self.count]
 
     def release(self) -> None:
         if self.stream:
@@ -204,7 +204,7 @@ def _open_index(folder: Path) -> Index:
         return Index.read(folder / INDEX)
     if (folder / UNFINISHED).is_file() or any(folder.glob("images-*.npy*")):
         raise ValueError(f"packing into {folder} was interrupted: run `opencrate pack` again to complete it")
-    raise ValueError(f"{folder} holds no packed pictures: write them with `opencrate pack`")
+    raise ValueError(f"{folder} contains no packed pictures: write them with `opencrate pack`")
 
 
 def _open_shard(folder: Path, shard: Shard, index: Index) -> np.ndarray:
@@ -214,7 +214,7 @@ def _open_shard(folder: Path, shard: Shard, index: Index) -> np.ndarray:
     with (folder / shard.file).open("rb") as file:
         shape, dtype = _read_header(file)
         if shape != (shard.count, index.side, index.side, index.channels) or dtype != np.uint8:
-            raise ValueError(f"{file.name} holds {dtype} of {shape}, which is not what {INDEX} says")
+            raise ValueError(f"{file.name} contains {dtype} of {shape}, which does not agree with {INDEX}")
         content = torch.from_file(file.name, shared=False, size=shard.size, dtype=torch.uint8)
         return content[file.tell() :].view(shard.count, -1).numpy()
 
@@ -234,5 +234,5 @@ def _read_targets(folder: Path, index: Index) -> Tensor:
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{folder / TARGETS} is missing or damaged: pack the pictures again") from error
     if targets.shape != (index.count,) or targets.dtype != np.int64:
-        raise ValueError(f"{folder / TARGETS} holds {len(targets)} classes for {index.count} pictures")
+        raise ValueError(f"{folder / TARGETS} has {len(targets)} classes for {index.count} pictures")
     return torch.from_numpy(targets)

@@ -1,6 +1,6 @@
 """Small sets: decoded once to uint8, kept on the training device, cropped, flipped and normalised there in batches.
 
-RandAugment varies the whole set at the start of an epoch, in a copy that is given up at its end.
+RandAugment is applied to a copy of the whole set at the start of an epoch, which is freed at its end.
 """
 
 import numpy as np
@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..augment.crops import erased_boxes
-from ..augment.randaugment import vary
+from ..augment.randaugment import augment_images
 from ..augment.transforms import evaluation_transform, randaugment, whole_transform
-from ..datasets.pictures import Arrays, Broken, Pictures, with_channels
+from ..datasets.decoding import DecodeFailures, with_channels
+from ..datasets.pictures import Arrays, Pictures
 from ..settings import Augmentation, Dataset
 from .feed import Batches, Feed, Split, generator, order
 
@@ -19,9 +20,9 @@ __all__ = ["Resident", "fits"]
 LIMIT = 2**31  # bytes of uint8 pictures that may live on the device
 
 
-def fits(pictures: Pictures, data: Dataset, augment: Augmentation, varied: bool) -> bool:
-    """Whether the split is small enough, and varied only by what can be done in batches on the device, if at all."""
-    by_batches = not varied or (augment.crop != "resized" and not augment.randaugment.startswith("rand"))
+def fits(pictures: Pictures, data: Dataset, augment: Augmentation, augmented: bool) -> bool:
+    """Whether the split is small enough, and its augmentation, if any, can be done in batches on the device."""
+    by_batches = not augmented or (augment.crop != "resized" and not augment.randaugment.startswith("rand"))
     return by_batches and len(pictures) * data.in_chans * data.size**2 <= LIMIT
 
 
@@ -33,16 +34,16 @@ class Resident(Feed):
         pictures: Pictures,
         data: Dataset,
         augment: Augmentation,
-        varied: bool,
+        augmented: bool,
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
         self.classes, self.seed, self.size = pictures.classes, seed, data.size
-        self.flip, self.erase = (augment.flip, augment.erase) if varied else (0.0, 0.0)
-        self.padding = round(augment.padding * data.size) if varied and augment.crop == "padded" else 0
-        self.broken = Broken(data.broken, len(pictures))
-        self.randaugment = randaugment(augment, data.in_chans) if varied and augment.randaugment else None
-        images, targets = self._decode(pictures, data, augment, varied)
+        self.flip, self.erase = (augment.flip, augment.erase) if augmented else (0.0, 0.0)
+        self.padding = round(augment.padding * data.size) if augmented and augment.crop == "padded" else 0
+        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
+        self.randaugment = randaugment(augment, data.in_chans) if augmented and augment.randaugment else None
+        images, targets = self._decode(pictures, data, augment, augmented)
         border = self.padding
         images = np.pad(images, ((0, 0), (0, 0), (border, border), (border, border)))
         self.images = torch.from_numpy(images).to(device)  # (n, c, H + 2·border, W + 2·border)
@@ -53,12 +54,12 @@ class Resident(Feed):
         self.pixels = torch.arange(data.size, device=device)
 
     def _decode(
-        self, pictures: Pictures, data: Dataset, augment: Augmentation, varied: bool
+        self, pictures: Pictures, data: Dataset, augment: Augmentation, augmented: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        if isinstance(pictures, Arrays) and _is_prepared(pictures.images, data, varied):
+        if isinstance(pictures, Arrays) and _is_prepared(pictures.images, data, augmented):
             images = pictures.images.reshape(len(pictures), data.size, data.size, data.in_chans)
             return images.transpose(0, 3, 1, 2), pictures.targets.astype(np.int64)
-        transform = (whole_transform if varied else evaluation_transform)(data, augment.interpolation)
+        transform = (whole_transform if augmented else evaluation_transform)(data, augment.interpolation)
         images = np.empty((len(pictures), data.in_chans, data.size, data.size), np.uint8)
         targets = np.empty(len(pictures), np.int64)
         kept = 0
@@ -66,7 +67,7 @@ class Resident(Feed):
             try:
                 images[kept] = transform(with_channels(pictures.picture(i), data.in_chans)).numpy()
             except (OSError, ValueError) as error:
-                self.broken.add(pictures.name(i), str(error))
+                self.decode_failures.add(pictures.name(i), str(error))
                 continue
             targets[kept] = pictures.target(i)
             kept += 1
@@ -78,7 +79,7 @@ class Resident(Feed):
         return len(self.images)
 
     def train(self, epoch: int, start: int, split: Split) -> Batches:
-        device, draw, images = self.images.device, generator(self.seed, epoch, 1), self._varied(epoch)
+        device, draw, images = self.images.device, generator(self.seed, epoch, 1), self._augmented(epoch)
         samples = order(len(self), self.seed, epoch).to(device)
         shifts = torch.randint(2 * self.padding + 1, (len(self), 2), generator=draw).to(device)
         flips = (torch.rand(len(self), generator=draw) < self.flip).to(device)
@@ -90,20 +91,20 @@ class Resident(Feed):
                 batch = self.crop(images, chosen, shifts[mine], flips[mine])
                 yield batch if boxes is None else self.blank(batch, boxes[mine]), self.targets[chosen]
 
-    def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
-        for chosen in torch.arange(len(self), device=self.images.device)[rank::world].split(batch):
-            if len(chosen):  # more processes than pictures leave some without
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        for chosen in numbers.to(self.images.device).split(batch):
+            if len(chosen):  # with more processes than pictures some have none
                 yield self.normalise(self.images[chosen]), self.targets[chosen]
 
-    def _varied(self, epoch: int) -> Tensor:
+    def _augmented(self, epoch: int) -> Tensor:
         if self.randaugment is None:
             return self.images
         images, inner = self.images.clone(), slice(self.padding, self.padding + self.size)
-        vary(images[:, :, inner, inner], self.randaugment, generator(self.seed, epoch, 2))
+        augment_images(images[:, :, inner, inner], self.randaugment, generator(self.seed, epoch, 2))
         return images
 
     def _erased(self, draw: torch.Generator) -> Tensor:
-        """Of every place in the epoch's order, the box (n, 4) that is blanked, empty where none is."""
+        """The box (n, 4) that is erased at every position in the epoch's order, empty where none is."""
         boxes = erased_boxes(len(self), self.size, self.size, draw)
         return boxes * (torch.rand(len(self), 1, generator=draw) < self.erase)
 
@@ -125,7 +126,7 @@ class Resident(Feed):
         return torch.addcmul(self.shift, images.float(), self.scale)
 
 
-def _is_prepared(images: np.ndarray, data: Dataset, varied: bool) -> bool:
-    """Whether the pictures have the network's size and channels, and are not to be resized for evaluation."""
+def _is_prepared(images: np.ndarray, data: Dataset, augmented: bool) -> bool:
+    """Whether the pictures have the network's size and channels already, and evaluation does not resize them."""
     shape = (data.size, data.size, 3) if data.in_chans == 3 else (data.size, data.size)
-    return images.shape[1:] == shape and (varied or data.shorter == data.size)
+    return images.shape[1:] == shape and (augmented or data.eval_resize == data.size)
