@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "analyze",
     "audit",
-    "bench",
     "convert",
     "describe",
     "evaluate",
@@ -31,7 +30,6 @@ __all__ = [
     "main",
     "pack",
     "recipes",
-    "reproduce",
     "train",
 ]
 
@@ -185,19 +183,6 @@ def pack(
     print(f"train from them with --data.name packed --data.root {out}")
 
 
-def bench(arguments: list[str]) -> None:
-    """Compare speed and memory with the paper's pseudocode and timm's ViT: opencrate bench [--sizes base] [--quick]."""
-    from benchmarks import Bench, console_of, disagreements, run
-
-    settings = tyro.cli(Bench, args=arguments, prog="opencrate bench")
-    if "--show" in arguments and not settings.show:
-        raise ValueError("--show needs a bench.json, or its folder")
-    refused = disagreements(run(settings, console_of()))
-    if refused:
-        _tell(f"no speed for what computes something else: {', '.join(refused)}")
-        sys.exit(1)
-
-
 def analyze(arguments: list[str]) -> None:
     """Show what every layer does, by tables, figures and a page: opencrate analyze [RUN_OR_CHECKPOINT] [--images F]."""
     from . import report
@@ -234,21 +219,6 @@ def _source(arguments: list[str]) -> tuple[str, list[str]]:
     return str(shipped.NETWORK), arguments if pictures else [*arguments, "--images", str(shipped.PHOTOS)]
 
 
-def reproduce(arguments: list[str]) -> None:
-    """Run the paper's tables and figures again: opencrate reproduce [--scale smoke|small|full] [--only table1,fig3]."""
-    import reproduction as reproducing
-
-    settings = tyro.cli(reproducing.Reproduction, args=arguments, prog="opencrate reproduce")
-    if settings.dry:
-        print(settings.told())
-        return
-    document, failed = reproducing.reproduce(settings)
-    print(f"{'' if failed or settings.write_only else 'all runs are done; '}wrote {document}")
-    if failed:
-        _tell(f"{len(failed)} of the runs failed, which {document} names: the same command tries them again")
-        sys.exit(1)
-
-
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
@@ -258,8 +228,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "analyze": analyze,
     "audit": audit,
     "explore": explore,
-    "bench": bench,
-    "reproduce": reproduce,
     "describe": describe,
     "convert": convert,
 }
@@ -270,9 +238,8 @@ READ_THEMSELVES = (
     "analyze",
     "audit",
     "explore",
-    "bench",
-    "reproduce",
 )  # a name decides what their options are, or a heavy import
+MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m reproduction"}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -284,6 +251,10 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"opencrate {__version__}")
         elif arguments and arguments[0] in READ_THEMSELVES:
             COMMANDS[arguments[0]](arguments[1:])
+        elif arguments and arguments[0] in MOVED:
+            raise ValueError(
+                f"'opencrate {arguments[0]}' is now '{MOVED[arguments[0]]}', run in a checkout of the repository"
+            )
         elif arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             raise ValueError(f"unknown command {arguments[0]!r}{suggestion(arguments[0], COMMANDS)}")
         else:

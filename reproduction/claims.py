@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
-from .comparing import Difference, signed
 from .depth import CLEAR, DEPTH, opened
+from .difference import Difference, signed
 from .paper import BASE, PAIRS, PAPER, WORDS
-from .plan import HALF, LIGHT, SETTINGS, Plan, amount
+from .plan import HALF, LIGHT, SETTINGS, Plan, plural
 from .results import Results
 
 __all__ = ["Claim", "claims", "pairs_of"]
@@ -86,7 +86,7 @@ def _beside_vits(plan: Plan, results: Results, task: str, variant: str) -> tuple
     for crate, vit in pairs:
         one, other = results.accuracy(crate, task, variant), results.accuracy(vit, task, variant)
         if one and other:
-            low, high = (difference := Difference.of(one, other)).ends
+            low, high = (difference := Difference.of(one, other)).interval
             close = 1 if low > -CLOSE else -1 if high < -CLOSE else 0
             theirs = _theirs(crate, vit, task) if variant == LIGHT else ""
             found.append((f"{crate} {one}, {vit} {other} ({difference}{theirs})", close))
@@ -148,7 +148,7 @@ def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
     if not done:
         return Claim(text, *NOT_RUN)
     worst = min(done, key=lambda name: done[name].mean)
-    ends = [difference.ends for difference in done.values()]
+    ends = [difference.interval for difference in done.values()]
     little = [1 if low > -MOST else -1 if high < -MOST else 0 for low, high in ends]
     told = (
         f"the worst is {WORDS[worst]}: {done[worst]}; {little.count(1)} of {len(done)} clearly cost less than {MOST:g}"
@@ -160,7 +160,7 @@ def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
 def _by_depth(plan: Plan, results: Results, variant: str, words: str) -> Iterator[Claim]:
     """What `depth` says of every network that was opened."""
     networks = opened(plan, results, variant)
-    seen = amount(len(networks), "network")
+    seen = plural(len(networks), "network")
     for text, judge in DEPTH.items():
         text = text if variant == LIGHT else f"{text}, with {words}"
         if networks:

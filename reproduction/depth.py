@@ -7,8 +7,8 @@ from typing import Any
 
 from opencrate.measures import DEFINITIONS
 
-from .comparing import signed
-from .plan import Plan, amount
+from .difference import signed
+from .plan import Plan, plural
 from .results import Results
 
 __all__ = ["CLEAR", "COLUMNS", "DEPTH", "LEVEL", "Opened", "depth_rows", "opened"]
@@ -157,7 +157,7 @@ def depth_rows(networks: list[Opened]) -> Iterator[list[str]]:
     """Of every size: how R^c by each definition and the non-zero fraction change, over its seeds; as `COLUMNS` say."""
     for model, group in groupby(networks, key=lambda network: network.model):
         same = list(group)
-        name = f"{model} ({amount(len(same), 'seed')})"
+        name = f"{model} ({plural(len(same), 'seed')})"
         for definition in DEFINITIONS:
             curves, fresh = ([one.rates(definition, which) for one in same] for which in BOTH)
             yield [f"{name}: R^c, {definition}", *_changes(curves, fresh)]

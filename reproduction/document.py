@@ -14,16 +14,16 @@ from opencrate.measures import DEFINITIONS, LayerTable
 from opencrate.recipes.imagenet import imagenet1k_base
 
 from .claims import claims
-from .comparing import signed
 from .depth import CLEAR, COLUMNS, LEVEL, depth_rows, opened
+from .difference import signed
 from .learning import learning_table, pairs_learning
-from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, amount
+from .place import FIGURES
+from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, plural
 from .progress import duration
-from .results import LOST, Results
-from .run_one import FIGURES
+from .results import COLLAPSE, Results
 from .tables import strong, table, table1, table2, table3
 
-__all__ = ["require_kept", "write_document"]
+__all__ = ["require_no_loss", "write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
 SMOKE = (
@@ -47,7 +47,7 @@ JUDGED = (
     "Every layer measures R^c against subspaces of its own, by three definitions: `paper` (the text's), `official`"
     " (the authors' script's) and `unit` (with projected tokens at unit length). docs/NOTATION.md has them.",
 )
-MARKED = f" †: a seed ended more than {LOST:g} points below its best epoch, or began with a network that had."
+MARKED = f" †: a seed ended more than {COLLAPSE:g} points below its best epoch, or began with a network that had."
 LEARNING = (
     "Of the first seed, and of pairs whose records were kept. Training accuracy and loss are those of the last epoch,"
     " on pictures as they were varied; where these are mixed, there is no accuracy. The training loss has label"
@@ -95,13 +95,13 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
     return file
 
 
-def require_kept(plan: Plan, results: Results, out: Path, folder: Path) -> None:
+def require_no_loss(plan: Plan, results: Results, out: Path, folder: Path) -> None:
     """Stop where the document in `folder` is of another scale, or has results that the new one would be without."""
     if folder == out:
         return
     file = folder / NAME
     if file.is_file() and _at_scale(plan) not in file.read_text(encoding="utf-8"):
-        raise ValueError(f"{file} is not of the scale {plan.scale}: give another --document")
+        raise ValueError(f"{file} is not of scale {plan.scale}; give another --document")
     published = Results(_beside(plan, out, folder) / results.file.name, plan.scale).current(plan)
     lost = {run.key for run, _ in published.of(plan)} - {run.key for run, _ in results.current(plan).of(plan)}
     if lost:
@@ -144,7 +144,7 @@ def _at_scale(plan: Plan) -> str:
 
 def _heading(plan: Plan, results: Results) -> str:
     done = [row for _, row in results.of(plan)]
-    command = f"opencrate reproduce --scale {plan.scale}{_SETS.get(plan.scale, '')}"
+    command = f"python -m reproduction --scale {plan.scale}{_SETS.get(plan.scale, '')}"
     return (
         "# Results\n\n"
         f"The paper's tables and figures {_at_scale(plan)}, as `{command}` writes them. Apart"
@@ -152,7 +152,7 @@ def _heading(plan: Plan, results: Results) -> str:
         f"{SMOKE if plan.scale == 'smoke' else ''}{len(done)} of {len(plan.runs)} runs{_made(done)}."
         f"{_missing(plan, results)} Accuracies are top-1 in per cent on validation pictures"
         " after the last epoch, mean ± standard deviation over seeds; without a deviation, of one seed."
-        f"{MARKED * any(map(results.has_lost, done))}"
+        f"{MARKED * any(map(results.has_collapsed, done))}"
         f"\n\n{_settings(plan)}"
     )
 
@@ -356,7 +356,7 @@ def _state(plan: Plan, results: Results, folder: Path) -> str:
     revisions = [_short(row["made"]["revision"]) for _, row in done]
     lines = ["## What made this"]
     dirty = sum(revision.endswith("+") for revision in revisions)
-    changed = f" (+: with changes that were not committed, {amount(dirty, 'run')})" if dirty else ""
+    changed = f" (+: with changes that were not committed, {plural(dirty, 'run')})" if dirty else ""
     table = results.file.with_suffix(".csv").relative_to(folder).as_posix()
     told = (
         f"Revisions {', '.join(sorted(set(revisions)))}{changed}; [results.csv]({table}) has every run with its seed"

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 from .claims import pairs_of
-from .comparing import signed
+from .difference import signed
 from .paper import WORDS
 from .plan import HALF, LIGHT, SETTINGS, Plan, file_name
 from .results import Results

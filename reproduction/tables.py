@@ -6,9 +6,9 @@ from dataclasses import replace
 from opencrate.recipes import differences
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
-from .comparing import Difference, signed
+from .difference import Difference, signed
 from .paper import BASE, MILLIONS, PAPER, WORDS
-from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, amount
+from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, plural
 from .results import Results
 
 __all__ = ["strong", "table", "table1", "table2", "table3"]
@@ -69,13 +69,13 @@ def _how(runs: list[Run]) -> str:
     if second:
         schedule = second.recipe.schedule
         told.append(
-            f"{second.task} from scratch: {amount(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
+            f"{second.task} from scratch: {plural(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
         )
     if tuned:
         optim, augment = tuned.optim, tuned.augment
         told.append(
             "An arrow is fine-tuning of the network that was trained on the set before it:"
-            f" {amount(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
+            f" {plural(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
             f" weight decay {optim.weight_decay:g}, crops"
             f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
             f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."

@@ -282,7 +282,7 @@ def test_what_made_it(text):
         f"{done} of {len(PLAN.runs)} runs on an abacus (torch 2.11, timm 1.0), {done} min in all and 60 s by the"
         " clock (runs that share a machine take longer than alone), 2026-11-16." in text
     )  # of a minute each, all begun at one time
-    assert "`opencrate reproduce --scale smoke`" in text
+    assert "`python -m reproduction --scale smoke`" in text
     assert "Revisions 0123456; [results.csv](results.csv)" in text
     assert "**This scale shows that all of it runs." in text
     optim = "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper)"
