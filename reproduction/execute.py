@@ -39,7 +39,7 @@ class _Worker:
     def __post_init__(self) -> None:
         folder = self.place.folder(self.runs[0].key)
         folder.mkdir(parents=True, exist_ok=True)
-        for run in self.runs:  # rows that nobody has read, because their parent was killed
+        for run in self.runs:  # rows that were not read, because an earlier parent was killed
             self.place.row(run.key).unlink(missing_ok=True)
         with (folder / LOG).open("ab") as log:
             self.process = subprocess.Popen(

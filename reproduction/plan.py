@@ -39,15 +39,15 @@ __all__ = [
 ]
 
 PARTS = {
-    "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
+    "table1": "accuracy by size, with ViTs of the same size, and transfer to another dataset",
     "table2": "η, λ, epochs, weight decay and learning rate",
     "table3": "other compressions and sparsifications",
-    "strong": "how far both go with a strong recipe",
-    "fig3": "R^c and sparsity by layer, of every size, trained and untrained",
-    "fig4": "the same over the epochs of a run",
+    "strong": "accuracy with strong recipes",
+    "fig3": "R^c and sparsity by layer, for every size, trained and untrained",
+    "fig4": "R^c and sparsity by layer over the epochs of a run",
     "tokens": "heat maps of the tokens",
     "subspaces": "the subspaces of every layer",
-    "audit": "what every half-step does",
+    "audit": "the effect of every half-step",
 }
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
 """Parts that analyse networks which other parts have trained."""

@@ -66,7 +66,7 @@ def test_a_document_is_not_written_over_by_one_with_less(published):
     del results["rows"]["cifar-10/vit-t/strong/seed1"]
     file.write_text(json.dumps(results))
     with pytest.raises(
-        ValueError, match=r"results\.json has 1 results that .* lacks, cifar-10/vit-t/strong/seed1 for one"
+        ValueError, match=r"results\.json has 1 results that .* lacks, such as cifar-10/vit-t/strong/seed1;"
     ):
         reproduce(published)
     assert contents(published.document) == before
