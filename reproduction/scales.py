@@ -67,7 +67,7 @@ def _smoke(data: Mapping[str, str]) -> Plan:
             ablated="CRATE-T",
             seeds=2,
             samples=16,
-            runs_per_process=12,  # each takes a second, and a process three to start
+            runs_per_process=24,  # each takes a second, and a process three to start
         )
     )
 
