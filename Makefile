@@ -8,7 +8,7 @@ FLOORS := .cache/floors
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise test test-slow test-gpu lint format timm-suite floors clean
+.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu lint format timm-suite floors clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -29,6 +29,12 @@ demo: $(READY)  ## train the embedded digits, and look inside: out/digits/analys
 
 denoise: $(READY)  ## draw noisy tokens as they move onto their subspaces: out/denoising.png
 	$(BIN)/python examples/denoising.py
+
+bench: $(READY)  ## compare speed and memory with the pseudocode and a ViT: make bench ARGS='--quick'
+	$(BIN)/python -m benchmarks $(ARGS)
+
+reproduce: $(READY)  ## run the paper's tables and figures again: make reproduce ARGS='--scale small'
+	$(BIN)/python -m reproduction $(ARGS)
 
 test: $(READY)  ## all tests but those that need a GPU or long
 	$(PYTEST) -n auto -m 'not unhooked and not gpu and not slow' $(SHAPES)

@@ -1,9 +1,9 @@
-"""Agreement before speed: a variant's outputs and gradients against float64.
+"""Agreement before speed: a variant's outputs and gradients are compared with float64.
 
-The bar is the error that the plain network (the eager pseudocode, the eager ViT) makes itself in the same precision: a
-variant may be up to `tolerance` times as far from float64, plus a rounding. In bf16 that is the larger of its errors
-with bf16 everywhere and under autocast, which keeps what it adds up in float32. What is checked is the network as it is
-timed, compiled and at its batch size: the loss is that of the batch's first pictures alone, which float64 can follow.
+A variant may be `tolerance` times as far from float64 as the plain network (the eager pseudocode, the eager ViT) in the
+same precision, plus a rounding. In bf16 the plain network's error is the larger of two: with bf16 everywhere, and under
+autocast, which accumulates in float32. The network is checked as it is timed, compiled and with its batch size; the
+loss is that of the first pictures of the batch, so that float64 needs to compute only these.
 """
 
 import copy
@@ -22,25 +22,25 @@ from opencrate.models import CRATE
 __all__ = ["Errors", "Judge", "is_close", "relative_error"]
 
 ROUNDING = {"bf16": 2.0**-8, "fp32": 1e-5}
-FAINT = 1e-3  # gradients below this share of a typical one are compared with that share of it
+FAINT = 1e-3  # relative to a typical norm: a gradient with a smaller norm is compared with this one
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative to float64: of the outputs, of the gradients (root mean square over the weights), of the worst one."""
+    """Relative to float64: outputs, gradients (root mean square over the weights), and the worst gradient."""
 
     outputs: float
     gradients: float | None = None
     worst_gradient: float | None = None
 
-    def or_worse(self, other: "Errors") -> "Errors":
-        """The larger of each."""
+    def maximum(self, other: "Errors") -> "Errors":
+        """The larger of both, error by error."""
         others = asdict(other)
         larger: Any = {what: mine if mine is None else max(mine, others[what]) for what, mine in asdict(self).items()}
         return Errors(**larger)
 
     def objection(self, plain: "Errors", tolerance: float, precision: str) -> str:
-        """What is further off than `tolerance` times the plain network's and a rounding; empty if nothing is."""
+        """The first error that is larger than `tolerance` times the plain network's plus a rounding; "" if none is."""
         allowed = asdict(plain)
         for what, error in asdict(self).items():
             if error is not None and not is_close(error, allowed[what], tolerance, precision):
@@ -49,17 +49,17 @@ class Errors:
 
 
 def is_close(error: float, plain: float, tolerance: float, precision: str) -> bool:
-    """Whether an error is no larger than the plain form's own allows; NaN is not."""
+    """Whether an error is small enough beside the plain network's; NaN is not."""
     return error <= tolerance * plain + ROUNDING[precision]
 
 
-def relative_error(found: Tensor, exact: Tensor) -> float:
-    """‖found − exact‖ / ‖exact‖."""
-    return float((found.double() - exact).norm() / exact.norm())
+def relative_error(result: Tensor, exact: Tensor) -> float:
+    """‖result − exact‖ / ‖exact‖."""
+    return float((result.double() - exact).norm() / exact.norm())
 
 
 class Judge:
-    """Knows the right results for the first `count` pictures of a batch, and how far off the plain network is."""
+    """Has the float64 results for the first `count` pictures of a batch, and the plain network's errors."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Judge:
         self.plain = self.errors(plain, images[:count])
         if precision == "bf16":
             in_half = self._errors(copy.deepcopy(plain).bfloat16(), images[:count].bfloat16(), "fp32")
-            self.plain = self.plain.or_worse(in_half)
+            self.plain = self.plain.maximum(in_half)
 
     def errors(self, network: nn.Module, images: Tensor | None = None) -> Errors:
         return self._errors(network, self.images if images is None else images, self.precision)
@@ -109,10 +109,10 @@ class Judge:
         return first.detach(), to_authors(gradients) if isinstance(network, CRATE) else gradients
 
 
-def _gradient_errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> list[float]:
-    """One for every weight; NaN, which agrees with nothing, where one has no gradient or a wrong one has."""
-    if found.keys() != exact.keys():
+def _gradient_errors(gradients: dict[str, Tensor], exact: dict[str, Tensor]) -> list[float]:
+    """One for every weight; NaN, which is never close, if other weights have gradients than should."""
+    if gradients.keys() != exact.keys():
         return [math.nan]
     norms = {name: float(gradient.norm()) for name, gradient in exact.items()}
     faint = FAINT * math.sqrt(sum(norm**2 for norm in norms.values()) / len(norms))
-    return [float((found[name].double() - exact[name]).norm()) / max(norms[name], faint) for name in exact]
+    return [float((gradients[name].double() - exact[name]).norm()) / max(norms[name], faint) for name in exact]

@@ -1,9 +1,9 @@
 """Attention alone: how the cost of softmax(scale · V_k V_kᵀ) V_k grows with the number of tokens n, by `attend`.
 
 The sweep keeps batch · n fixed, so that what grows is the cost of a token. Tensors are (b, n, k, p), as in the network.
-Errors are those of the first picture's first heads, against float64, where n is small enough for it; as everywhere, who
-is too far off, compared with the plain matrix form in the same precision, has no speed. On a GPU calls are recorded,
-so that launching them is not measured.
+The first heads of the first picture are compared with float64, where their n × n maps fit into memory. An
+implementation with a much larger error than the plain matrix form in the same precision is not timed. On a GPU calls
+are recorded as CUDA graphs, so that the time of launches is not measured.
 """
 
 import math
@@ -16,15 +16,15 @@ from torch import Tensor
 from opencrate.operators.attention import attend
 
 from .agreement import is_close, relative_error
-from .timing import Call, Timing, alternate, clock_of, reason, recorded, released
+from .timing import Call, Timing, alternate, device_clock, failure_reason, record_graph, release_memory
 
 __all__ = ["IMPLEMENTATIONS", "Shape", "measure_attention", "shapes_for"]
 
 IMPLEMENTATIONS = {"kernel": "symmetric", "sdpa": "sdpa", "plain": "reference"}
-INPUTS = 3  # that take turns
-SPREAD = 0.75  # of the entries of V: a token then attends neither to itself alone nor to all alike
-JUDGED_HEADS = 2  # at most
-COPIES = 6  # of the n × n maps, which the plain form holds at its peak
+INPUTS = 3  # used in turns
+SPREAD = 0.75  # standard deviation of V: a token attends neither to itself alone nor to all equally
+CHECKED_HEADS = 2  # at most
+COPIES = 6  # copies of the n × n maps that the plain form holds at its peak
 
 NETWORK_SHAPES = ((512, 197, 12, 64), (512, 197, 6, 64), (512, 65, 6, 64), (64, 1025, 12, 64), (16, 4097, 12, 64))
 
@@ -40,18 +40,18 @@ class Shape(NamedTuple):
 
 @dataclass
 class Measured:
-    """What came of one implementation at one shape."""
+    """The result of one implementation at one shape."""
 
     implementation: str
     status: str = "measured"  # or: disagrees, failed, left out
     why: str = ""
     output_error: float | None = None
     gradient_error: float | None = None
-    same_bits: bool | None = None  # of two runs
+    same_bits: bool | None = None  # whether two runs give the same bits
 
 
 def shapes_for(cuda: bool, quick: bool) -> list[tuple[str, Shape]]:
-    """(kind, shape): those of networks, with batches that a CPU can bear there, and the sweep."""
+    """(kind, shape): the shapes of networks, with smaller batches on a CPU, and the sweep."""
     fewer = 1 if cuda else 64
     networks = [Shape(max(1, b // fewer), n, k, p) for b, n, k, p in NETWORK_SHAPES]
     tokens, heads = (65_536, 12) if cuda else (16_384, 1)
@@ -64,10 +64,10 @@ def shapes_for(cuda: bool, quick: bool) -> list[tuple[str, Shape]]:
 def measure_attention(
     kind: str, shape: Shape, device: torch.device, precision: str, tolerance: float, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    """Errors, bits, and the milliseconds of forward and of forward and backward, for every implementation."""
+    """Errors, reproducibility, and milliseconds of forward and of forward and backward, for every implementation."""
     inputs = _Inputs(shape, device, precision)
     rows = {name: Measured(name) for name in IMPLEMENTATIONS}
-    _judge(rows, inputs, precision, tolerance)
+    _check(rows, inputs, precision, tolerance)
     timings: dict[str, dict[str, Timing]] = {name: {} for name in rows}
     for what, backward in (("forward", False), ("forward_backward", True)):
         calls = {}
@@ -75,15 +75,15 @@ def measure_attention(
             if row.status == "measured":
                 try:
                     calls[name] = inputs.call(IMPLEMENTATIONS[name], backward)
-                except Exception as error:  # whatever a compiler, a driver or an allocator may raise
-                    row.status, row.why = "failed", reason(error)
-        found, failures = alternate(calls, seconds, rounds, clock_of(device))
-        for name, timing in found.items():
+                except Exception as error:  # compilers, drivers and allocators raise many kinds
+                    row.status, row.why = "failed", failure_reason(error)
+        measured, failures = alternate(calls, seconds, rounds, device_clock(device))
+        for name, timing in measured.items():
             timings[name][what] = timing
         for name, why in failures.items():
             rows[name].status, rows[name].why = "failed", why
         calls.clear()
-        released(device)
+        release_memory(device)
     return {
         "kind": kind,
         **shape._asdict(),
@@ -132,10 +132,10 @@ class _Inputs:
                 self.gradient(pair, attention)
 
         call = forward_backward if backward else forward
-        return recorded(call) if self.device.type == "cuda" else call
+        return record_graph(call) if self.device.type == "cuda" else call
 
-    def left_out(self, attention: str) -> str:
-        """Why an implementation cannot be asked, if it cannot."""
+    def obstacle(self, attention: str) -> str:
+        """Why an implementation cannot run here; empty if it can."""
         if attention == "symmetric" and self.device.type != "cuda":
             return "needs a GPU"
         maps = self.shape.b * self.shape.k * self.shape.n**2 * self.pairs[0][0].element_size()
@@ -145,32 +145,32 @@ class _Inputs:
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes that may be filled; on a CPU more than that would only take long."""
+    """Bytes that may be used; on a CPU a fixed amount, because more would take too long."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 4 * 2**30
 
 
-def _judge(rows: dict[str, Measured], inputs: _Inputs, precision: str, tolerance: float) -> None:
-    """Compare with float64, for as many heads as fit, and two runs with each other."""
-    heads = min(JUDGED_HEADS, _memory(inputs.device) // 4 // (COPIES * 8 * inputs.shape.n**2))
+def _check(rows: dict[str, Measured], inputs: _Inputs, precision: str, tolerance: float) -> None:
+    """Compare as many heads as fit with float64, and two runs with each other."""
+    heads = min(CHECKED_HEADS, _memory(inputs.device) // 4 // (COPIES * 8 * inputs.shape.n**2))
     exact, plain = [], []
     if heads:
         exact = list(inputs.results("reference", heads, torch.float64))
         plain = [relative_error(*pair) for pair in zip(inputs.results("reference", heads), exact, strict=True)]
     for row in rows.values():
         attention = IMPLEMENTATIONS[row.implementation]
-        row.why = inputs.left_out(attention)
+        row.why = inputs.obstacle(attention)
         if row.why:
             row.status = "left out"
             continue
         try:
-            found, again = (inputs.gradient(inputs.pairs[0], attention) for _ in range(2))
-        except Exception as error:  # whatever a compiler, a driver or an allocator may raise
-            row.status, row.why = "failed", reason(error)
+            results, again = (inputs.gradient(inputs.pairs[0], attention) for _ in range(2))
+        except Exception as error:  # compilers, drivers and allocators raise many kinds
+            row.status, row.why = "failed", failure_reason(error)
             continue
-        row.same_bits = all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+        row.same_bits = all(torch.equal(one, other) for one, other in zip(results, again, strict=True))
         if not heads:
             continue
-        errors = [relative_error(ours[:1, :, :heads], right) for ours, right in zip(found, exact, strict=True)]
+        errors = [relative_error(ours[:1, :, :heads], right) for ours, right in zip(results, exact, strict=True)]
         row.output_error, row.gradient_error = (off if math.isfinite(off) else None for off in errors)
         for off, allowed in zip(errors, plain, strict=True):
             if not is_close(off, allowed, tolerance, precision):

@@ -1,13 +1,13 @@
-"""How many operations a network's matrix products need for one picture, a multiplication and an addition counting two.
+"""Operations of a network's matrix products for one picture; a multiplication and an addition count as two.
 
     CRATE   patches + Σ_l (U: n d kp,  V Vᵀ and its product with V: 2 q n kp,  W: q kp d,  A: q d²) + classifier
     ViT     patches + Σ_l (key, value: 2 n d²,  query, output: 2 q d²,  attention: 2 q n d,  MLP: 2 q d m) + classifier
 
-with q = n tokens, and q = 1 in the last layer, of which the classifier sees the class token alone. This is what the
-logits need, not what a variant does: that a ViT computes the others too, that the pseudocode's ISTA takes three
-products, that a fused attention computes its maps again on the way back, is not counted as work. Forming A, d³ for a
-whole batch, and the empty patch in the class token's place are left out. The way back takes two products for one, but
-none for the gradient of the pictures.
+with q = n tokens, and q = 1 in the last layer, where the classifier needs the class token alone. This is the work that
+the logits need, not what a variant does: the other tokens of a ViT's last layer, the three products of the pseudocode's
+ISTA and the maps that fused attention recomputes in the backward pass are not counted. Forming A, d³ once a batch, and
+the empty patch in the class token's place are left out. The backward pass has two products for each one of the forward
+pass, except for the gradient of the pictures.
 """
 
 from typing import Any
@@ -20,9 +20,9 @@ __all__ = ["flops_of"]
 
 
 def flops_of(network: nn.Module, training: bool, all_tokens: bool = False) -> int:
-    """Operations for one picture, forward or, for training, forward and backward; of a CRATE or a timm ViT.
+    """Operations of a CRATE or a timm ViT for one picture: forward, or forward and backward in training.
 
-    `all_tokens` counts the last layer as if all its tokens were needed.
+    `all_tokens` counts all tokens of the last layer.
     """
     patches, rest = _crate(network, all_tokens) if isinstance(network, CRATE) else _vit(network, all_tokens)
     return 2 * (2 * patches + 3 * rest if training else patches + rest)
@@ -46,5 +46,5 @@ def _vit(network: Any, all_tokens: bool) -> tuple[int, int]:
 
 
 def _tokens(n: int, depth: int, all_tokens: bool) -> list[int]:
-    """How many tokens of each layer are needed."""
+    """The number of tokens that are needed of each layer."""
     return [n] * (depth - 1) + [n if all_tokens else 1]

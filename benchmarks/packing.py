@@ -1,10 +1,9 @@
 """How fast pictures reach the device: decoded one by one, or packed once and cropped there in batches.
 
-    tar xf imagenet-sample-256.tar -C /tmp/pictures
-    .venv/bin/python benchmarks/packing.py /tmp/pictures --copies 8 --json out/packing.json
+    python -m benchmarks.packing FOLDER --copies 8 --json out/packing.json
 
-The folder has a folder of pictures for each class. The packed set is written to a temporary folder and copied `copies`
-times, so that more is read than a processor's caches hold; it stays in the page cache, so no figure here is a disk's.
+FOLDER has a folder of pictures for each class. The packed set is written to a temporary folder and copied `copies`
+times, so that it is larger than a processor's caches. It stays in the page cache: no figure here is that of a disk.
 """
 
 import argparse
@@ -48,12 +47,14 @@ SIDE, SIZE = 256, 224
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a folder of pictures for each class")
-    parser.add_argument("--copies", type=int, default=8, help="of the packed set, 0.2 GB each for 1,000 pictures")
+    parser.add_argument(
+        "--copies", type=int, default=8, help="copies of the packed set, 0.2 GB each for 1,000 pictures"
+    )
     parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--model", default="crate_base_patch16_224", help="that is trained from the packed set")
-    parser.add_argument("--seconds", type=float, default=10, help="that each speed is measured for")
+    parser.add_argument("--model", default="crate_base_patch16_224", help="the model to train from the packed set")
+    parser.add_argument("--seconds", type=float, default=10, help="duration of each measurement")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--temporary", type=Path, help="where the packed set is written for a while")
+    parser.add_argument("--temporary", type=Path, help="a folder for the packed set, which is removed at the end")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device, pictures = torch.device(arguments.device), Folder(arguments.folder, 3)
@@ -62,7 +63,7 @@ def main() -> None:
         figures |= decoding(pictures, arguments.seconds)
         figures |= loading(pictures, Path(temporary), arguments.seconds)
         figures |= packing(pictures, Path(temporary))
-        copied(Path(temporary) / "train", arguments.copies)
+        enlarge(Path(temporary) / "train", arguments.copies)
         figures |= feeding(Path(temporary), len(pictures.classes), arguments.batch, arguments.seconds, device)
         figures |= training(Path(temporary), arguments.model, arguments.batch, arguments.seconds, device)
     figures |= quality(pictures, device)
@@ -86,7 +87,7 @@ def machine(device: torch.device) -> str:
 
 
 def rate(batches: Iterable[int], seconds: float, device: torch.device, warm: int = 1) -> float:
-    """Pictures in a second, of an iterable that does the work and says of how many, after `warm` items of it."""
+    """Pictures a second of an iterable that yields how many it has processed, after `warm` items."""
 
     def clock() -> float:
         if device.type == "cuda":
@@ -104,7 +105,7 @@ def rate(batches: Iterable[int], seconds: float, device: torch.device, warm: int
 
 
 def decoding(pictures: Folder, seconds: float) -> dict[str, float]:
-    """One process, one thread: what a worker of a data loader does."""
+    """One process, one thread: the work of a data loader's worker."""
     crop = T.RandomResizedCrop(SIZE, interpolation=T.InterpolationMode.BICUBIC)
     transform = T.Compose([crop, T.RandomHorizontalFlip(), T.PILToTensor()])
     threads = torch.get_num_threads()
@@ -157,8 +158,8 @@ def packing(pictures: Folder, root: Path) -> dict[str, float]:
     return figures
 
 
-def copied(folder: Path, copies: int) -> None:
-    """Makes the set `copies` times as large, by copies of its files."""
+def enlarge(folder: Path, copies: int) -> None:
+    """Make the set `copies` times as large, by copies of its files."""
     index, targets = Index.read(folder / INDEX), np.load(folder / TARGETS)
     originals = list(index.shards)
     for copy in range(1, copies):
@@ -171,16 +172,13 @@ def copied(folder: Path, copies: int) -> None:
 
 
 def endless(feed: Packed, split: Split, prepare: Callable[[Tensor, Tensor], Any]) -> Iterator[Any]:
-    """As `Packed.train`, of an epoch without end.
-
-    ImageNet's has 2,500 steps of 512; this set's would be over after some 60, and filling the pipeline would count.
-    """
+    """`Packed.train` with an endless epoch: this set has about 60 steps, and filling the pipeline would count."""
     draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
     return feed._batches(draws, split.micro_batch, prepare)
 
 
 def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.device) -> dict[str, float]:
-    """`Packed.train` as a training loop sees it, and its two parts by themselves."""
+    """`Packed.train` as in a training loop, and each of its two parts alone."""
     data, figures = Dataset(name="packed", root=str(root), num_classes=classes, size=SIZE), {}
     split = Split(batch)
     for mode in MODES:
@@ -232,10 +230,10 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
 
 
 def quality(pictures: Folder, device: torch.device) -> dict[str, float]:
-    """PSNR in dB of a crop of the packed square against PIL's crop of the original, for the same part of the picture.
+    """PSNR in dB of a crop of the packed square, compared with PIL's crop of the original, for the same box.
 
-    ImageNet's pictures are about 375 pixels high, and packing makes them smaller by 1.46. A sample whose shorter side
-    is 256 already shows this loss when side and size are smaller by as much: 175 and 153.
+    ImageNet's pictures are about 375 pixels high, and packing shrinks them by 1.46. For a sample whose shorter side is
+    256, side and size are shrunk by the same factor: 175 and 153.
     """
     figures: dict[str, float] = {}
     for side, size in ((SIDE, SIZE), (175, 153)):

@@ -25,7 +25,7 @@ def draw(report: dict[str, Any], file: Path, console: Console) -> None:
 
     groups = _groups(report)
     sweep = [shape for shape in report["attention"] if shape["kind"] == "sweep"]
-    panels = [panel for panel, there in (("bars", groups), ("lines", sweep)) if there]
+    panels = [panel for panel, content in (("bars", groups), ("lines", sweep)) if content]
     if not panels:
         return
     bars = sum(len(group["bars"]) + 2 for group in groups)
@@ -45,7 +45,7 @@ def draw(report: dict[str, Any], file: Path, console: Console) -> None:
 
 
 def _groups(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bars of every size and task: how many times as fast as the last of its baselines."""
+    """Bars of every size and task: how many times as fast as the last of its baselines a variant is."""
     groups = []
     for comparison in report["comparisons"]:
         if not comparison["baselines"]:

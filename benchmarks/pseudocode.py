@@ -1,6 +1,6 @@
-"""The paper's Algorithms 1–3, transcribed line by line: the judge of our networks, and what our speed is compared with.
+"""The paper's Algorithms 1–3, line by line: the reference for the values of our networks and for their speed.
 
-Departures, none of which changes a value: `rearrange` is spelled out, for want of einops; the two halves of a layer are
+Departures, none of which changes a value: `rearrange` is spelled out, without einops; the two halves of a layer are
 one entry of `layers`, as the pseudocode's loop reads them; arguments that it accepts and does not use (`mlp_dim`, the
 `dropout` of FeedForward) are left out; `step_size` and `lambd` can be set from outside; CRATE is called PaperCRATE.
 The modules carry the names of the authors' checkpoints, so that `state_dict` is in their layout.

@@ -1,4 +1,4 @@
-"""What is measured and for how long; what is not given depends on the device."""
+"""The options of `python -m benchmarks`; defaults depend on the device."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,11 +9,11 @@ import torch
 from opencrate.errors import suggestion
 from opencrate.models.registry import SIZES
 
-__all__ = ["MODES", "NETWORKS", "PARTS", "Bench"]
+__all__ = ["Bench"]
 
-PARTS = ("training", "inference", "latency", "memory", "attention")
+MEASUREMENTS = ("training", "inference", "latency", "memory", "attention")
 NETWORKS = ("pseudocode", "opencrate", "folded", "vit")
-MODES = ("eager", "compiled", "graphed")  # the last: compiled, and a training step recorded as CUDA graphs
+MODES = ("eager", "compiled", "graphed")  # graphed: compiled, and a training step is recorded as CUDA graphs
 VARIANTS = tuple(
     f"{network}-{mode}" for network in NETWORKS for mode in MODES if (network, mode) != ("folded", "graphed")
 )
@@ -24,19 +24,19 @@ class Bench:
     """Compare training and inference of the paper's pseudocode, opencrate and timm's ViT, in alternation.
 
     Args:
-        sizes: tiny, small, base, large; base unless given, tiny with --quick.
-        only: parts: training, inference, latency, memory, attention; all of them unless given.
+        sizes: tiny, small, base, large; by default base, and tiny with --quick.
+        only: training, inference, latency, memory, attention; by default all.
         variants: pseudocode-eager, -compiled, -graphed (a training step recorded as CUDA graphs), and so on with
-            opencrate, folded (for inference) and vit; all of them unless given.
-        batch: pictures at a time; on a GPU 512 (large: 256), on a CPU 8. Latency is always that of one picture.
-        device: cuda or cpu; cuda where there is one.
-        precision: of the products, by autocast; bf16 on a GPU, fp32 on a CPU.
+            opencrate, folded (for inference) and vit; by default all.
+        batch: pictures in a batch; by default 512 on a GPU (large: 256), 8 on a CPU. Latency is that of one picture.
+        device: cuda or cpu; by default cuda if there is a GPU.
+        precision: of autocast; by default bf16 on a GPU, fp32 on a CPU.
         tolerance: how many times the plain network's own error, in the same precision, counts as agreement.
-        seconds: length of a timed window of training; those of other parts are shorter.
+        seconds: length of a timed window of training; other windows are shorter.
         rounds: windows of each variant, in alternation; the median counts.
         out: folder for bench.json and bench.png.
         quick: a minute on a CPU: CRATE-Tiny, nothing compiled, small batches, short windows.
-        show: print and draw earlier bench.json files (or their folders) together, and measure nothing.
+        show: earlier bench.json files, or their folders, to print and draw together; nothing is measured.
     """
 
     sizes: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class Bench:
     show: tuple[Path, ...] = ()
 
     def require_valid(self) -> None:
-        """Not at construction: what is wrong with an option is our sentence, not the command-line reader's."""
+        """Not called by the constructor, so that the message is printed as it is, not by tyro."""
         for what, names, known in (
             ("size", self.sizes, SIZES),
-            ("part", self.only, PARTS),
+            ("measurement", self.only, MEASUREMENTS),
             ("variant", self.variants, VARIANTS),
         ):
             for name in names:
@@ -70,13 +70,13 @@ class Bench:
             _require_device(self.device)
 
     def resolved(self) -> "Bench":
-        """With everything that was left to the device, if all that was given is possible."""
+        """With the defaults of the device; raises if an option is not possible."""
         self.require_valid()
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         cuda = torch.device(device).type == "cuda"
         defaults: dict[str, Any] = {
             "sizes": ("tiny",) if self.quick else ("base",),
-            "only": PARTS,
+            "only": MEASUREMENTS,
             "variants": tuple(name for name in VARIANTS if name.endswith("eager") or not self.quick),
             "device": device,
             "precision": "bf16" if cuda else "fp32",
@@ -101,4 +101,4 @@ def _require_device(name: str) -> None:
     if kind not in ("cuda", "cpu"):
         raise ValueError(f"unknown device {name!r}; known: cpu, cuda")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError("torch finds no GPU on this machine: --device cpu measures its processor")
+        raise ValueError("torch finds no GPU on this machine; use --device cpu")

@@ -1,8 +1,7 @@
-"""Clocks: windows in alternation, recorded calls, peak memory, and the ceiling of a matrix product.
+"""Timing in alternation, recorded calls, peak memory, and the ceiling of a matrix product.
 
-Variants take turns: in every round each has one window of the same length, so that a machine that slows down or is
-shared slows all of them. A ratio is the median of the rounds' ratios. The clock is the host's, read when the device has
-finished.
+Variants take turns: in every round each has one window of the same length, so that a machine that slows down slows all
+of them. A ratio is the median of the rounds' ratios. The clock is the host's, read when the device has finished.
 """
 
 import ctypes
@@ -17,18 +16,27 @@ from typing import Any
 
 import torch
 
-__all__ = ["Timing", "alternate", "clock_of", "matrix_product", "peak_of", "reason", "recorded", "released"]
+__all__ = [
+    "Timing",
+    "alternate",
+    "device_clock",
+    "failure_reason",
+    "matrix_product",
+    "peak_memory",
+    "record_graph",
+    "release_memory",
+]
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
 WARM_UP = 3  # calls before a graph is recorded
-SIDES = {"cuda": 8192, "cpu": 2048}  # of the matrices whose product is the ceiling
+SIDES = {"cuda": 8192, "cpu": 2048}  # the size of the matrices whose product is the ceiling
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, in each round."""
+    """The seconds that a call takes, in each round."""
 
     rounds: tuple[float, ...]
 
@@ -38,16 +46,16 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Half the range of the rounds, as a share of their median."""
+        """Half the range of the rounds, relative to their median."""
         return (max(self.rounds) - min(self.rounds)) / 2 / self.median
 
     def times_as_fast_as(self, other: "Timing") -> float:
-        """Median over the rounds of how often this fits into the other's time."""
+        """The median over the rounds of the other's time divided by this one's."""
         pairs = zip(self.rounds, other.rounds, strict=True)
         return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
-def clock_of(device: torch.device) -> Clock:
+def device_clock(device: torch.device) -> Clock:
     def read() -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -61,21 +69,21 @@ def alternate(
 ) -> tuple[dict[str, Timing], dict[str, str]]:
     """Time the calls in turns: a timing for each, or the reason why there is none.
 
-    How many calls fit into a window is found before the first round. Each round begins with another variant, and
-    every other round goes backwards, so that nobody always follows the same one.
+    The number of calls in a window is determined before the first round. Each round begins with another variant, and
+    every second round goes backwards, so that no variant always follows the same one.
     """
     failures: dict[str, str] = {}
     numbers: dict[str, int] = {}
     measured: dict[str, list[float]] = {}
     for name, call in calls.items():
-        with _noted(name, failures):
+        with _catch_failure(name, failures):
             numbers[name] = _calls_in(seconds, call, clock)
     names = list(numbers)
     for turn in range(rounds):
         first = turn % max(len(names), 1)
         for name in (names[first:] + names[:first])[:: -1 if turn % 2 else 1]:
             if name not in failures:
-                with _noted(name, failures):
+                with _catch_failure(name, failures):
                     measured.setdefault(name, []).append(_window(calls[name], numbers[name], clock))
     return {name: Timing(tuple(measured[name])) for name in names if name not in failures}, failures
 
@@ -88,7 +96,7 @@ def _window(call: Call, number: int, clock: Clock) -> float:
 
 
 def _calls_in(seconds: float, call: Call, clock: Clock) -> int:
-    """How many calls last that long; trying it out is the warm-up."""
+    """The number of calls that take that long; measuring it is the warm-up."""
     call()
     number, spent = 1, _window(call, 1, clock)
     while number * spent < seconds / 4:
@@ -98,18 +106,18 @@ def _calls_in(seconds: float, call: Call, clock: Clock) -> int:
 
 
 @contextmanager
-def _noted(name: str, failures: dict[str, str]) -> Iterator[None]:
-    """A variant that fails is left out, and the others go on."""
+def _catch_failure(name: str, failures: dict[str, str]) -> Iterator[None]:
+    """Keep the reason of an error, and go on with the other variants."""
     try:
         yield
-    except Exception as error:  # whatever a compiler, a driver or an allocator may raise
-        failures[name] = reason(error)
+    except Exception as error:  # compilers, drivers and allocators raise many kinds
+        failures[name] = failure_reason(error)
 
 
-def reason(error: BaseException) -> str:
-    """Why a variant has no result, in a few words."""
+def failure_reason(error: BaseException) -> str:
+    """A few words on why a variant has no result."""
     text = str(error)
-    memory = ("out of memory", "not enough memory")  # the compiler and the CPU's allocator have no class for it
+    memory = ("out of memory", "not enough memory")  # the compiler and the CPU allocator raise other classes
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in text.lower() for words in memory):
         return "out of memory"
     if "InvalidCxxCompiler" in text or "No working C++ compiler" in text:
@@ -118,8 +126,8 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {first}"[:100].rstrip(": ")
 
 
-def recorded(call: Call) -> Call:
-    """The call as a CUDA graph, of one launch. It reads and writes the memory that it was recorded with."""
+def record_graph(call: Call) -> Call:
+    """The call as a CUDA graph, a single launch. It reads and writes the memory with which it was recorded."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -133,21 +141,21 @@ def recorded(call: Call) -> Call:
     return replay
 
 
-def released(device: torch.device) -> None:
-    """Give back what nobody holds, to be able to see what a call takes."""
+def release_memory(device: torch.device) -> None:
+    """Free unused memory, so that the peak of a call can be measured."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     else:
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's, which keeps freed memory otherwise
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps freed memory otherwise
         if trim is not None:
             trim(0)
 
 
-def peak_of(call: Call, device: torch.device) -> int | None:
-    """Bytes that a call takes at its peak beyond what is held before it; none where the system does not tell."""
+def peak_memory(call: Call, device: torch.device) -> int | None:
+    """Bytes that a call allocates at its peak; None where the system does not report it."""
     call()
-    released(device)
+    release_memory(device)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -157,7 +165,7 @@ def peak_of(call: Call, device: torch.device) -> int | None:
         return torch.cuda.max_memory_allocated(device) - before
     try:
         before = _process_memory("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         call()
         return max(0, _process_memory("VmHWM") - before)
     except (OSError, KeyError):
@@ -171,7 +179,7 @@ def _process_memory(field: str) -> int:
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[Call, int]:
-    """A matrix product large enough to show what the device can do, on random numbers, and its operations."""
+    """A large matrix product of random numbers, which shows what the device can do, and its number of operations."""
     side = SIDES[device.type]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b, c = (torch.randn(side, side, device=device).to(dtype) for _ in range(3))

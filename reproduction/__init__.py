@@ -1,6 +1,1 @@
-"""The paper again: its tables and figures as a plan of recipes, carried out, written down, and judged."""
-
-from .plan import PARTS
-from .reproduce import Reproduction, reproduce
-
-__all__ = ["PARTS", "Reproduction", "reproduce"]
+"""The paper's tables and figures as a plan of recipes: run them, write RESULTS.md, and judge the paper's claims."""

@@ -1,9 +1,10 @@
-"""Claims of the paper, and of ours, each held to what the plan's runs found.
+"""The claims of the paper, and some of ours, each with a verdict from the results of the plan.
 
-A difference of accuracies is clear if its 95 % interval over the seeds leaves 0 out, by Student's t; a claim about one
-holds if it is clear and has the right sign, does not hold if it is clear and has the wrong one, and is open in between.
-Of one seed, the interval is that of the validation pictures. A claim about layers (`depth`) is one about every seed and
-every size; it holds in part if it does by some definitions of R^c or other measures, or, of the last layer, in some.
+A difference of accuracies is clear if its 95 % interval over the seeds (Student's t) leaves out 0. A claim about one
+holds if it is clear and has the right sign, does not hold if it is clear and has the wrong sign, and is open otherwise.
+With one seed the interval is that of the validation pictures. A claim about layers (`depth`) is about every seed and
+size; it holds in part if it does by some definitions of R^c or other measures, or, for the last layer, in some
+networks.
 """
 
 from collections.abc import Iterator
@@ -14,23 +15,23 @@ from typing import Any, Literal
 
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
-from .comparing import Difference, signed
-from .depth import CLEAR, DEPTH, opened
+from .depth import CLEAR, DEPTH_CLAIMS, measured_networks
+from .difference import Difference, signed
 from .paper import BASE, PAIRS, PAPER, WORDS
-from .plan import HALF, LIGHT, SETTINGS, Plan, amount
+from .plan import HALF, LIGHT, SETTINGS, Plan, plural
 from .results import Results
 
 __all__ = ["Claim", "claims", "pairs_of"]
 
 Verdict = Literal["holds", "in part", "does not hold", "open", "not run", "not testable here"]
-CLOSE = 1.0  # point of accuracy: no further behind than this is close
-MOST = 1.3  # points: what the paper's other settings cost at most
+CLOSE = 1.0  # point of accuracy: a CRATE that is at most this far behind is close
+LARGEST_COST = 1.3  # points: the largest cost of the other settings in the paper
 NOT_RUN: tuple[Verdict, str] = ("not run", "no run for it is done")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, whether it holds, and what says so."""
+    """A statement, the verdict on it, and the numbers behind the verdict."""
 
     text: str
     verdict: Verdict
@@ -61,7 +62,7 @@ def claims(plan: Plan, results: Results) -> Iterator[Claim]:
 
 
 def pairs_of(plan: Plan) -> list[tuple[str, str]]:
-    """Every CRATE of the plan with the ViT of its size, where it has one."""
+    """Every CRATE of the plan that has a ViT of its size, with it."""
     crates, vits = (
         list(dict.fromkeys(run.model for run in plan.runs if run.model.startswith(kind))) for kind in ("CRATE", "ViT")
     )
@@ -71,30 +72,30 @@ def pairs_of(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _against_vit(plan: Plan, results: Results, task: str, variant: str, text: str) -> Claim:
-    """Close: less than a point behind, or ahead. Half the learning rate is told of beside it, and decides nothing."""
-    found, planned = _beside_vits(plan, results, task, variant)
-    claim = _judged(f"{text} of its size ({CLOSE:g} point behind at most)", found, planned, "sizes")
+    """Close: less than a point behind, or ahead. Results with half the learning rate are listed, and decide nothing."""
+    comparisons, planned = _beside_vits(plan, results, task, variant)
+    claim = _judged(f"{text} of its size ({CLOSE:g} point behind at most)", comparisons, planned, "sizes")
     halved = _beside_vits(plan, results, task, HALF)[0] if variant == LIGHT else []
-    beside = f"; with {WORDS[HALF]}: {'; '.join(told for told, _ in halved)}" if halved else ""
+    beside = f"; with {WORDS[HALF]}: {'; '.join(evidence for evidence, _ in halved)}" if halved else ""
     return replace(claim, evidence=claim.evidence + beside)
 
 
 def _beside_vits(plan: Plan, results: Results, task: str, variant: str) -> tuple[list[tuple[str, int]], int]:
-    """Every CRATE that has run beside the ViT of its size, and 1, 0 or −1 for close; and how many are to be run."""
-    found, planned = [], {run.model for run in plan.runs if (run.task, run.variant) == (task, variant)}
+    """Evidence and 1, 0 or −1 (close, open, not close) for every pair that has run, and the number of pairs."""
+    comparisons, planned = [], {run.model for run in plan.runs if (run.task, run.variant) == (task, variant)}
     pairs = [pair for pair in pairs_of(plan) if planned.issuperset(pair)]
     for crate, vit in pairs:
         one, other = results.accuracy(crate, task, variant), results.accuracy(vit, task, variant)
         if one and other:
-            low, high = (difference := Difference.of(one, other)).ends
+            low, high = (difference := Difference.of(one, other)).interval
             close = 1 if low > -CLOSE else -1 if high < -CLOSE else 0
             theirs = _theirs(crate, vit, task) if variant == LIGHT else ""
-            found.append((f"{crate} {one}, {vit} {other} ({difference}{theirs})", close))
-    return found, len(pairs)
+            comparisons.append((f"{crate} {one}, {vit} {other} ({difference}{theirs})", close))
+    return comparisons, len(pairs)
 
 
 def _theirs(crate: str, vit: str, task: str) -> str:
-    """The paper's difference: of the same transfer, or on ImageNet where another set takes its place."""
+    """The paper's difference: for the same transfer, or on ImageNet if the task is another dataset."""
     pictures = task if " → " in task else "ImageNet"
     values = PAPER.get(pictures, {})
     if not values or (crate, vit) not in PAIRS:
@@ -104,25 +105,25 @@ def _theirs(crate: str, vit: str, task: str) -> str:
 
 def _by_size(plan: Plan, results: Results, task: str) -> Claim:
     crates = dict.fromkeys(run.model for run in plan.runs if run.model.startswith("CRATE"))
-    found = []
+    comparisons = []
     for smaller, larger in pairwise(crates):
         one, other = results.accuracy(smaller, task), results.accuracy(larger, task)
         if one and other:
             difference = Difference.of(other, one)
-            found.append((f"{smaller} {one}, {larger} {other} ({difference})", difference.sign))
+            comparisons.append((f"{smaller} {one}, {larger} {other} ({difference})", difference.sign))
     text = f"on {task}, with the paper's settings, a larger CRATE is more accurate"
-    return _judged(text, found, len(crates) - 1, "steps")
+    return _judged(text, comparisons, len(crates) - 1, "steps")
 
 
-def _judged(text: str, found: list[tuple[str, int]], planned: int = 1, of: str = "") -> Claim:
-    """Of several comparisons, each with its evidence, and 1, 0 or −1: the worst decides, and one that has not run."""
-    if not found:
+def _judged(text: str, comparisons: list[tuple[str, int]], planned: int = 1, unit: str = "") -> Claim:
+    """The verdict of the worst comparison (evidence, and 1, 0 or −1); with one that has not run it is open at best."""
+    if not comparisons:
         return Claim(text, *NOT_RUN)
-    if len(found) < planned:
-        found = [*found, (_have_run(len(found), f"{planned} {of}"), 0)]
-    worst = min(sign for _, sign in found)
+    if len(comparisons) < planned:
+        comparisons = [*comparisons, (_have_run(len(comparisons), f"{planned} {unit}"), 0)]
+    worst = min(sign for _, sign in comparisons)
     verdict: Verdict = "holds" if worst > 0 else "does not hold" if worst < 0 else "open"
-    return Claim(text, verdict, "; ".join(words for words, _ in found))
+    return Claim(text, verdict, "; ".join(words for words, _ in comparisons))
 
 
 def _costs(results: Results, model: str, task: str, variant: str, text: str) -> Claim:
@@ -134,69 +135,70 @@ def _costs(results: Results, model: str, task: str, variant: str, text: str) -> 
     return _judged(text, [(f"{other} against {base} ({difference}; in the paper {papers})", -difference.sign)])
 
 
-def _have_run(done: int, of: str) -> str:
-    return f"{done} of {of} {'has' if done == 1 else 'have'} run"
+def _have_run(done: int, planned: str) -> str:
+    return f"{done} of {planned} {'has' if done == 1 else 'have'} run"
 
 
 def _robust(plan: Plan, results: Results, model: str, task: str) -> Claim:
-    """All settings of the table but η = 0.5."""
+    """About all settings of the table but η = 0.5."""
     others = [run.variant for run in plan.runs if "table2" in run.parts and run.variant not in (LIGHT, "eta_0.5")]
     base = results.accuracy(model, task)
-    found = {name: results.accuracy(model, task, name) for name in dict.fromkeys(others)}
-    done = {name: Difference.of(sample, base) for name, sample in found.items() if sample and base}
-    text = f"other settings in the table cost little ({MOST:g} points at most in the paper)"
+    samples = {name: results.accuracy(model, task, name) for name in dict.fromkeys(others)}
+    done = {name: Difference.of(sample, base) for name, sample in samples.items() if sample and base}
+    text = f"other settings in the table cost little ({LARGEST_COST:g} points at most in the paper)"
     if not done:
         return Claim(text, *NOT_RUN)
     worst = min(done, key=lambda name: done[name].mean)
-    ends = [difference.ends for difference in done.values()]
-    little = [1 if low > -MOST else -1 if high < -MOST else 0 for low, high in ends]
-    told = (
-        f"the worst is {WORDS[worst]}: {done[worst]}; {little.count(1)} of {len(done)} clearly cost less than {MOST:g}"
-    )
-    unrun = [] if len(done) == len(found) else [(_have_run(len(done), str(len(found))), 0)]
-    return _judged(text, [(told, min(little)), *unrun])
+    intervals = [difference.interval for difference in done.values()]
+    little = [1 if low > -LARGEST_COST else -1 if high < -LARGEST_COST else 0 for low, high in intervals]
+    cheap = f"{little.count(1)} of {len(done)} clearly cost less than {LARGEST_COST:g}"
+    evidence = f"the worst is {WORDS[worst]}: {done[worst]}; {cheap}"
+    unrun = [] if len(done) == len(samples) else [(_have_run(len(done), str(len(samples))), 0)]
+    return _judged(text, [(evidence, min(little)), *unrun])
 
 
 def _by_depth(plan: Plan, results: Results, variant: str, words: str) -> Iterator[Claim]:
-    """What `depth` says of every network that was opened."""
-    networks = opened(plan, results, variant)
-    seen = amount(len(networks), "network")
-    for text, judge in DEPTH.items():
+    """The claims of `depth` about every network whose layers were measured."""
+    networks = measured_networks(plan, results, variant)
+    count = plural(len(networks), "network")
+    for text, judge in DEPTH_CLAIMS.items():
         text = text if variant == LIGHT else f"{text}, with {words}"
         if networks:
-            held, told = judge(networks)
-            yield Claim(text, "holds" if all(held) else "in part" if any(held) else "does not hold", f"{seen}, {told}")
+            held, evidence = judge(networks)
+            verdict: Verdict = "holds" if all(held) else "in part" if any(held) else "does not hold"
+            yield Claim(text, verdict, f"{count}, {evidence}")
         else:
             yield Claim(text, *NOT_RUN)
 
 
 def _as_designed(plan: Plan, results: Results) -> Claim:
     """By the audit of one network."""
-    text, (name, found) = "every layer does what it was designed to do", _looked(plan, results, "audit")
-    if not found:
+    text, (name, audit) = "every layer does what it was designed to do", _first_analysis(plan, results, "audit")
+    if not audit:
         return Claim(text, *NOT_RUN)
-    words = [told.partition(":")[0] for told in found["verdicts"]]
+    words = [sentence.partition(":")[0] for sentence in audit["verdicts"]]
     counts = ", ".join(f"{word} at {words.count(word)}" for word in ("yes", "partly", "no") if word in words)
-    attention, ista = (sum(change < 0 for change in found["trained"][half]) for half in ("compress", "sparsify"))
+    attention, ista = (sum(change < 0 for change in audit["trained"][half]) for half in ("compress", "sparsify"))
     verdict: Verdict = "holds" if set(words) == {"yes"} else "does not hold" if set(words) == {"no"} else "in part"
-    told = f"{name}, {len(words)} layers: {counts}; attention lowers R^c of tokens at unit length at {attention}"
-    return Claim(text, verdict, f"{told}, ISTA its LASSO at {ista}")
+    evidence = f"{name}, {len(words)} layers: {counts}; attention lowers R^c of tokens at unit length at {attention}"
+    return Claim(text, verdict, f"{evidence}, ISTA its LASSO at {ista}")
 
 
 def _incoherent(plan: Plan, results: Results) -> Claim:
-    """Of the one network whose subspaces are drawn."""
-    text, (name, found) = "subspaces are more incoherent in later layers", _looked(plan, results, "subspaces")
-    if not found:
+    """By the subspaces of one network."""
+    text = "subspaces are more incoherent in later layers"
+    name, subspaces = _first_analysis(plan, results, "subspaces")
+    if not subspaces:
         return Claim(text, *NOT_RUN)
-    values, half = found["coherence"], len(found["coherence"]) // 2
+    values, half = subspaces["coherence"], len(subspaces["coherence"]) // 2
     early, late = fmean(values[:half]), fmean(values[half:])
     verdict: Verdict = "holds" if late < (1 - CLEAR) * early else "does not hold" if late >= early else "open"
-    told = f"{name}: mean |cos| between their directions {early:.3f} in the first half of the layers, {late:.3f}"
-    fresh = f"; untrained {found['untrained']:.3f}" if "untrained" in found else ""
-    return Claim(text, verdict, f"{told} in the second{fresh}")
+    evidence = f"{name}: mean |cos| between their directions {early:.3f} in the first half of the layers, {late:.3f}"
+    fresh = f"; untrained {subspaces['untrained']:.3f}" if "untrained" in subspaces else ""
+    return Claim(text, verdict, f"{evidence} in the second{fresh}")
 
 
-def _looked(plan: Plan, results: Results, look: str) -> tuple[str, dict[str, Any]]:
-    """The first network in which it was looked at, and what was found; nothing where there is none."""
-    seen = ((run, row["looks"][look]) for run, row in results.of(plan) if look in row.get("looks", {}))
-    return next(((f"{run.model}, seed {run.recipe.seed}", found) for run, found in seen), ("", {}))
+def _first_analysis(plan: Plan, results: Results, look: str) -> tuple[str, dict[str, Any]]:
+    """The first network that has this analysis, and its result; ("", {}) if none has."""
+    analysed = ((run, row["looks"][look]) for run, row in results.of(plan) if look in row.get("looks", {}))
+    return next(((f"{run.model}, seed {run.recipe.seed}", analysis) for run, analysis in analysed), ("", {}))

@@ -1,4 +1,4 @@
-"""What layers do, of every network that was opened: claims about R^c and sparsity by depth, and a table of them."""
+"""R^c and sparsity by depth in every network whose layers were measured: claims, and a table of changes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from typing import Any
 
 from opencrate.measures import DEFINITIONS
 
-from .comparing import signed
-from .plan import Plan, amount
+from .difference import signed
+from .plan import Plan, plural
 from .results import Results
 
-__all__ = ["CLEAR", "COLUMNS", "DEPTH", "LEVEL", "Opened", "depth_rows", "opened"]
+__all__ = ["CHANGE_COLUMNS", "CLEAR", "DEPTH_CLAIMS", "LEVEL", "LayerCurves", "change_rows", "measured_networks"]
 
-CLEAR = 0.1  # of R^c, of the non-zero fraction or of the subspaces' coherence: a change that counts
-LEVEL = 0.02  # of the non-zero fraction: a rise that counts
+CLEAR = 0.1  # relative change of R^c, the non-zero fraction or the coherence of subspaces that counts
+LEVEL = 0.02  # rise of the non-zero fraction that counts
 BOTH = ("validation", "untrained")
-"""Whose layers: the trained network's, on validation pictures, and a fresh one's on the same."""
+"""The trained and an untrained network, both on validation pictures."""
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A network and its curves by layer: `curves[definition][which]`, of pictures or of an untrained network."""
+class LayerCurves:
+    """A network's curves over its layers: `curves[definition][which]`, with `which` as in `BOTH`."""
 
     model: str
     curves: dict[str, dict[str, dict[str, list[float]]]]
@@ -33,18 +33,18 @@ class Opened:
         return self.curves["unit"][which]["nonzero"]
 
 
-def opened(plan: Plan, results: Results, variant: str) -> list[Opened]:
-    """Every CRATE so trained from scratch, size by size, with every seed; without those with numbers that are none."""
-    found = []
+def measured_networks(plan: Plan, results: Results, variant: str) -> list[LayerCurves]:
+    """Every CRATE that was trained from scratch by this variant, size by size, if no number is missing."""
+    networks = []
     for run, row in results.of(plan):
         curves = row.get("looks", {}).get("fig3")
-        if run.variant == variant and run.start is None and curves and _is_whole(curves):
-            found.append(Opened(run.model, curves))
+        if run.variant == variant and run.start is None and curves and _is_complete(curves):
+            networks.append(LayerCurves(run.model, curves))
     order = list(dict.fromkeys(run.model for run in plan.runs))
-    return sorted(found, key=lambda network: order.index(network.model))
+    return sorted(networks, key=lambda network: order.index(network.model))
 
 
-def _is_whole(curves: dict[str, Any]) -> bool:
+def _is_complete(curves: dict[str, Any]) -> bool:
     tables = [curves.get(name, {}).get(which) for name in DEFINITIONS for which in BOTH]
     return all(
         table and None not in table["Rc"] + table["nonzero"] and min(table["Rc"][0], table["nonzero"][0]) > 0
@@ -57,66 +57,66 @@ Judged = tuple[list[bool], str]
 
 
 def _fall(curve: list[float], start: int = 0) -> float:
-    """To the last layer, as a share of where it starts; none from nothing."""
+    """The relative fall from layer `start` to the last; 0 if it starts at 0."""
     return 1 - curve[-1] / curve[start] if curve[start] else 0.0
 
 
 def _later_fall(curve: list[float]) -> float:
-    """From the second layer, where two are left."""
+    """The fall from the second layer, if there are more than two."""
     return _fall(curve, 1) if len(curve) > 2 else _fall(curve)
 
 
 def _thinned(curve: list[float]) -> float:
-    """How much of the non-zero fraction goes from the first layer to the lowest of the second half."""
+    """The relative fall of the non-zero fraction from the first layer to the lowest of the second half."""
     return 1 - min(curve[len(curve) // 2 :]) / curve[0]
 
 
-def _rate_falls(networks: list[Opened]) -> Judged:
-    """To the last layer from the first, and from the second too: one layer is not depth."""
-    held, told = [], []
+def _rate_falls(networks: list[LayerCurves]) -> Judged:
+    """From the first layer to the last, and from the second too: a fall at one layer is not one with depth."""
+    held, evidence = [], []
     for name in DEFINITIONS:
         falls, later = ([fall(network.rates(name)) for network in networks] for fall in (_fall, _later_fall))
         held.append(min(falls + later) > CLEAR)
-        told.append(f"by {name} {_percent(falls)} ({_percent(later)})")
-    return held, f"from the first layer to the last (from the second): {'; '.join(told)}"
+        evidence.append(f"by {name} {_percent(falls)} ({_percent(later)})")
+    return held, f"from the first layer to the last (from the second): {'; '.join(evidence)}"
 
 
-def _sparser(networks: list[Opened]) -> Judged:
+def _sparser(networks: list[LayerCurves]) -> Judged:
     falls, fresh = ([_thinned(network.nonzero(which)) for network in networks] for which in BOTH)
     last = [_fall(network.nonzero()) for network in networks]
-    told = f"from the first layer to the lowest of the second half {_percent(falls)} (untrained {_percent(fresh)})"
-    return [min(falls) > CLEAR], f"{told}, to the last {_percent(last)}"
+    evidence = f"from the first layer to the lowest of the second half {_percent(falls)} (untrained {_percent(fresh)})"
+    return [min(falls) > CLEAR], f"{evidence}, to the last {_percent(last)}"
 
 
-def _last_layer(networks: list[Opened]) -> Judged:
-    """Where it rises, and more than between any two layers before."""
-    held, told = [], []
+def _last_layer(networks: list[LayerCurves]) -> Judged:
+    """It is an exception if the non-zero fraction rises, and more than between any two layers before."""
+    held, evidence = [], []
     for model, group in groupby(networks, key=lambda network: network.model):
         rises = []
         for network in group:
             *before, last = (b - a for a, b in pairwise(network.nonzero()))
             held.append(last > max([LEVEL, *before]))
             rises.append(f"{signed(last, 3)} ({max([0.0, *before]):.3f})")
-        told.append(f"{model} {', '.join(rises)}")
-    return held, f"so in {sum(held)} of {len(held)}; its rise, and the largest before it: {'; '.join(told)}"
+        evidence.append(f"{model} {', '.join(rises)}")
+    return held, f"so in {sum(held)} of {len(held)}; its rise, and the largest before it: {'; '.join(evidence)}"
 
 
-def _falls_by_training(networks: list[Opened]) -> Judged:
-    held, told = [], []
+def _falls_by_training(networks: list[LayerCurves]) -> Judged:
+    held, evidence = [], []
     for name in DEFINITIONS:
         trained, fresh = ([_fall(network.rates(name, which)) for network in networks] for which in BOTH)
         held.append(_beyond(trained, fresh))
-        told.append(f"by {name} {_percent(trained)} (untrained {_percent(fresh)})")
-    return held, f"from the first layer to the last: {'; '.join(told)}"
+        evidence.append(f"by {name} {_percent(trained)} (untrained {_percent(fresh)})")
+    return held, f"from the first layer to the last: {'; '.join(evidence)}"
 
 
-def _sparse_by_training(networks: list[Opened]) -> Judged:
-    held, told = [], []
+def _sparse_by_training(networks: list[LayerCurves]) -> Judged:
+    held, evidence = [], []
     for words, fall in (("the lowest of the second half", _thinned), ("the last layer", _fall)):
         trained, fresh = ([fall(network.nonzero(which)) for network in networks] for which in BOTH)
         held.append(_beyond(trained, fresh))
-        told.append(f"to {words} {_percent(trained)} (untrained {_percent(fresh)})")
-    return held, f"from the first layer {'; '.join(told)}"
+        evidence.append(f"to {words} {_percent(trained)} (untrained {_percent(fresh)})")
+    return held, f"from the first layer {'; '.join(evidence)}"
 
 
 def _beyond(trained: list[float], fresh: list[float]) -> bool:
@@ -124,18 +124,18 @@ def _beyond(trained: list[float], fresh: list[float]) -> bool:
     return all(one > max(other, 0.0) + CLEAR for one, other in zip(trained, fresh, strict=True))
 
 
-DEPTH: dict[str, Callable[[list[Opened]], Judged]] = {
+DEPTH_CLAIMS: dict[str, Callable[[list[LayerCurves]], Judged]] = {
     "R^c falls with depth": _rate_falls,
     "sparsity improves with depth (the non-zero fraction falls)": _sparser,
     "the last layer is an exception: it is less sparse than the one before": _last_layer,
     "training is what makes R^c fall": _falls_by_training,
     "training is what makes it sparse": _sparse_by_training,
 }
-"""Claims about every network that was opened, and what judges them."""
+"""Claims about every measured network, and the functions that judge them."""
 
 
 def _percent(falls: list[float]) -> str:
-    """Falls as changes: "−28 %", or "−28 … −31 %" over networks; of two directions, the fall first."""
+    """Falls as changes: "−28 %", or "−28 … −31 %" over networks; a fall comes before a rise."""
     changes = sorted(round(-100 * fall) for fall in falls)
     low, high = changes[0], changes[-1]
     if high < 0:
@@ -143,7 +143,7 @@ def _percent(falls: list[float]) -> str:
     return f"{signed(low, 0)} %" if low == high else f"{signed(low, 0)} … {signed(high, 0)} %"
 
 
-COLUMNS = (
+CHANGE_COLUMNS = (
     "first → last",
     "second → last",
     "first → ¾",
@@ -153,23 +153,23 @@ COLUMNS = (
 )
 
 
-def depth_rows(networks: list[Opened]) -> Iterator[list[str]]:
-    """Of every size: how R^c by each definition and the non-zero fraction change, over its seeds; as `COLUMNS` say."""
+def change_rows(networks: list[LayerCurves]) -> Iterator[list[str]]:
+    """How R^c by each definition and the non-zero fraction change over the layers, for every size over its seeds."""
     for model, group in groupby(networks, key=lambda network: network.model):
-        same = list(group)
-        name = f"{model} ({amount(len(same), 'seed')})"
+        seeds = list(group)
+        name = f"{model} ({plural(len(seeds), 'seed')})"
         for definition in DEFINITIONS:
-            curves, fresh = ([one.rates(definition, which) for one in same] for which in BOTH)
+            curves, fresh = ([one.rates(definition, which) for one in seeds] for which in BOTH)
             yield [f"{name}: R^c, {definition}", *_changes(curves, fresh)]
-        curves, fresh = ([one.nonzero(which) for one in same] for which in BOTH)
+        curves, fresh = ([one.nonzero(which) for one in seeds] for which in BOTH)
         yield [f"{name}: non-zero", *_changes(curves, fresh)]
 
 
 def _changes(trained: list[list[float]], fresh: list[list[float]]) -> list[str]:
-    of_all, of_fresh = (
+    falls, fresh_falls = (
         [_percent([fall(curve) for curve in curves]) for fall in (_fall, _later_fall)] for curves in (trained, fresh)
     )
     early = _percent([_fall(curve[: max(1, 3 * len(curve) // 4)]) for curve in trained])
     falling = sorted(sum(b < a for a, b in pairwise(curve)) for curve in trained)
     steps = f"{falling[0]} to {falling[-1]}" if falling[0] < falling[-1] else f"{falling[0]}"
-    return [*of_all, early, f"{steps} of {len(trained[0]) - 1}", *of_fresh]
+    return [*falls, early, f"{steps} of {len(trained[0]) - 1}", *fresh_falls]

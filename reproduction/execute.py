@@ -1,162 +1,167 @@
-"""Carrying a plan out: workers take one run after another, and whatever happens to one does not stop the others.
+"""Carry out a plan: a process for each run, several side by side. A run that fails does not stop the others.
 
-A worker is a process that lives for many runs, so that a network which was compiled once is not compiled again for the
-next seed. It stands for one device. What a run prints goes to log.txt in its folder.
+The runs of a job (`run_one`) share a process where they take about a second, as at the scale smoke: starting Python and
+importing torch takes longer than such a run. The process of a failed or crashed run ends, and the others of its job get
+another. Only this process writes results.json.
 """
 
-import multiprocessing
-import os
+import json
+import math
 import signal
+import subprocess
 import sys
-import threading
-import traceback
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .place import LOG, Place
 from .plan import Plan, Run
 from .progress import Progress
 from .results import Results, fingerprint
-from .run_one import FAREWELL, LOG, Place, perform
+from .run_one import STOP_SECONDS, Job
 
-__all__ = ["execute"]
+__all__ = ["execute", "places_for"]
 
-PATIENCE = 0.5  # seconds between two looks at the workers
+POLL_SECONDS = 0.2
 
 
 @dataclass
 class _Worker:
-    """A process and the run it is busy with."""
+    """A process and the runs that it has not finished; it is at the first of them."""
 
+    runs: list[Run]
     place: Place
-    threads: int
-    run: Run | None = None
 
     def __post_init__(self) -> None:
-        self.start()
+        folder = self.place.folder(self.runs[0].key)
+        folder.mkdir(parents=True, exist_ok=True)
+        for run in self.runs:  # rows that were not read, because an earlier parent was killed
+            self.place.row(run.key).unlink(missing_ok=True)
+        with (folder / LOG).open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "reproduction.run_one"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                process_group=0,  # Ctrl-C in a terminal reaches the parent alone, which asks its processes to stop
+            )
+        assert self.process.stdin
+        self.stdin = self.process.stdin  # stays open: the process ends when it closes
+        with suppress(BrokenPipeError):  # the process has ended already, and its exit code says so
+            self.stdin.write(Job(tuple(self.runs), self.place).to_json() + b"\n")
+            self.stdin.flush()
 
-    def start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.place, self.threads), daemon=False)
-        with _deaf_to_interrupts():  # Ctrl-C is for the parent, which tells them
-            self.process.start()
-        theirs.close()
-
-    def give(self, run: Run) -> None:
-        self.run = run
-        if not self.process.is_alive():  # something has ended it since its last run
-            self.line.close()
-            self.start()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it ends just now: `answer` will find out
-            self.line.send(run)
-
-    def answer(self) -> dict[str, Any]:
-        """The run's row; with an "error" if it failed, and then a process that nothing is known of is replaced."""
-        try:
-            row: dict[str, Any] = self.line.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            code = self.process.exitcode or 0
-            row = {
-                "error": f"its process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}",
-                "fatal": True,
-            }
-        if row.pop("fatal", False):
-            self.stop()
-            self.start()
-        self.run = None
+    def read_row(self) -> dict[str, Any] | None:
+        """The row of the run that the process is at, if it has ended; its file is removed."""
+        file = self.place.row(self.runs[0].key)
+        if not file.is_file():
+            return None
+        row: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        file.unlink()
         return row
 
-    def stop(self) -> None:
-        """Let it save what it is at, and end."""
-        self.line.close()
-        if self.process.is_alive() and self.run is not None:
-            self.process.terminate()
-        self.process.join(FAREWELL)
-        if self.process.is_alive():
+    def wait(self, seconds: float) -> None:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.join()
+            self.process.wait()
+        with suppress(BrokenPipeError):
+            self.stdin.close()
 
 
-def execute(plan: Plan, results: Results, places: list[Place], threads: int, progress: Progress) -> None:
-    """Carry out what is not done yet. A failed run, and those that start from it, are told of; the others go on."""
-    marks = {run.key: fingerprint(run, plan.runs) for run in plan.runs}
-    waiting, failed = _outstanding(plan, results, marks, places[0]), set[str]()
-    progress.begin(plan, waiting, results, len(places))
-    if not waiting:
-        return
-    with _interruptible(), _workers(places[: len(waiting)], threads) as workers:
-        while waiting or any(worker.run for worker in workers):
-            for worker in workers:
-                if worker.run is None and (run := _next(waiting, workers, failed, results, progress)):
-                    waiting.remove(run)
-                    progress.started(run)
-                    worker.give(run)
-            busy = [worker for worker in workers if worker.run]
-            ready = connection.wait([worker.line for worker in busy], PATIENCE)
-            for worker in busy:
-                if worker.line in ready and (run := worker.run):
-                    row = worker.answer() | {"recipe": marks[run.key]}
-                    results.add(run, row)
-                    if "error" in row:
-                        failed.add(run.key)
-                    progress.ended(run, row)
-            progress.show([(worker.run, worker.place) for worker in workers if worker.run])
+class _Execution:
+    """A plan that is being carried out: the runs that wait, those under way, and the places that are idle."""
 
+    def __init__(self, plan: Plan, results: Results, places: list[Place], progress: Progress) -> None:
+        self.plan, self.results, self.progress = plan, results, progress
+        self.fingerprints = {run.key: fingerprint(run, plan.runs) for run in plan.runs}
+        self.waiting = self._outstanding(places[0])
+        self.workers, self.idle = list[_Worker](), list(places)
 
-def _outstanding(plan: Plan, results: Results, marks: dict[str, str], place: Place) -> list[Run]:
-    """The runs that are not done, and those done whose networks are gone and needed once more."""
-    todo = {run.key for run in plan.runs if not results.has(run, marks[run.key])}
-    todo |= {run.start for run in plan.runs if run.key in todo and run.start and not place.has_network(run.start)}
-    return [run for run in plan.runs if run.key in todo]
+    def _outstanding(self, place: Place) -> list[Run]:
+        """Runs that are not done, and those whose networks are missing and needed as a start."""
+        runs = self.plan.runs
+        keys = {run.key for run in runs if not self.results.has(run, self.fingerprints[run.key])}
+        keys |= {run.start for run in runs if run.key in keys and run.start and not place.has_network(run.start)}
+        return [run for run in runs if run.key in keys]
 
-
-def _next(
-    waiting: list[Run], workers: list[_Worker], failed: set[str], results: Results, progress: Progress
-) -> Run | None:
-    """The first run that waits for no other; those whose start has failed are failures, too."""
-    for run in list(waiting):
-        if run.start in failed:
-            row = {"error": f"it starts from {run.start}, which failed"}
-            waiting.remove(run)
-            failed.add(run.key)
-            results.add(run, row)
-            progress.ended(run, row)
-    under_way = {other.key for other in waiting} | {worker.run.key for worker in workers if worker.run}
-    return next((run for run in waiting if run.start not in under_way), None)
-
-
-@contextmanager
-def _workers(places: list[Place], threads: int) -> Iterator[list[_Worker]]:
-    workers: list[_Worker] = []
-    try:
-        for place in places:
-            workers.append(_Worker(place, threads))
-        yield workers
-    finally:
-        for worker in workers:
-            if worker.run and worker.process.is_alive():  # all at once, for each takes its time
+    def run(self) -> None:
+        try:
+            while self.waiting or self.workers:
+                self._start_workers()
+                time.sleep(POLL_SECONDS)
+                for worker in list(self.workers):
+                    self._collect(worker)
+                self.progress.show([(worker.runs[0], worker.place) for worker in self.workers if worker.runs])
+        finally:
+            for worker in self.workers:  # first all of them: each needs its time to save a checkpoint
                 worker.process.terminate()
-        for worker in workers:
-            worker.stop()
+            for worker in self.workers:
+                worker.wait(STOP_SECONDS)
+
+    def _start_workers(self) -> None:
+        while self.idle and (ready := self._ready()):
+            count = min(self.plan.runs_per_process, math.ceil(len(ready) / len(self.idle)))
+            worker = _Worker(ready[:count], self.idle.pop(0))
+            self.waiting = [run for run in self.waiting if run not in worker.runs]
+            self.workers.append(worker)
+
+    def _ready(self) -> list[Run]:
+        """Waiting runs that start from no run which is still to be done."""
+        unfinished = [*self.waiting, *(run for worker in self.workers for run in worker.runs)]
+        keys = {run.key for run in unfinished}
+        return [run for run in self.waiting if run.start not in keys]
+
+    def _collect(self, worker: _Worker) -> None:
+        """Record the runs that have ended, and replace a process that has."""
+        code = worker.process.poll()  # asked first: a process that has ended writes no further row
+        while worker.runs and (row := worker.read_row()):
+            self._record(worker.runs.pop(0), row)
+        if code is None:
+            return
+        if code and worker.runs:
+            end = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self._record(worker.runs.pop(0), {"error": f"its process ended with {end}"})
+        worker.wait(STOP_SECONDS)
+        self.waiting = [run for run in self.plan.runs if run in (*self.waiting, *worker.runs)]
+        self.workers.remove(worker)
+        self.idle.append(worker.place)
+
+    def _record(self, run: Run, row: dict[str, Any]) -> None:
+        """Keep a row. If it is that of a failure, the runs that start from it have failed, too."""
+        self.results.add(run, row | {"recipe": self.fingerprints[run.key]})
+        self.progress.ended(run, row)
+        if "error" in row:
+            dependent = [other for other in self.waiting if other.start == run.key]
+            self.waiting = [other for other in self.waiting if other not in dependent]
+            for other in dependent:
+                self._record(other, {"error": f"it starts from {run.key}, which failed"})
+
+
+def execute(plan: Plan, results: Results, places: list[Place], progress: Progress) -> None:
+    """Carry out what is not done yet, a process in each place."""
+    execution = _Execution(plan, results, places, progress)
+    progress.begin(plan, execution.waiting, results, len(places))
+    with _interruptible():
+        execution.run()
 
 
 class Interrupted(KeyboardInterrupt):
-    """The plan was asked to stop by a signal, and its runs are saved."""
+    """The plan was stopped by a signal; its runs have saved checkpoints."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("stopped; the same command goes on from there, and --write-only tells what is done")
+        super().__init__("stopped; the same command resumes, and --write-only writes what is done")
         self.code = 128 + number
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM is as good as Ctrl-C: the workers save what they are at."""
+    """SIGTERM stops the plan as Ctrl-C does."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Interrupted(number)
@@ -172,77 +177,7 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """What is started within inherits that SIGINT is ignored: a process that imports would print a traceback."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _serve(line: connection.Connection, place: Place, threads: int) -> None:
-    """The worker's life: runs in, rows out, until the other end closes."""
-    import torch
-
-    torch.set_num_threads(threads)
-    torch._dynamo.config.recompile_limit = 1024  # the networks of a plan, each compiled for itself
-    _watch_the_parent()
-    while True:
-        try:
-            line.send(_row(line.recv(), place))
-        except (EOFError, OSError, KeyboardInterrupt):  # nobody waits for it any more
-            return
-
-
-def _row(run: Run, place: Place) -> dict[str, Any]:
-    """What the run found, or why it failed."""
-    try:
-        with _logged(place.folder(run.key)):
-            return perform(run, place)
-    except Exception as error:  # whatever it is, it is this run's
-        known = isinstance(error, ValueError | OSError)
-        sentence = " ".join(str(error).split()) or type(error).__name__
-        return {"error": sentence if known else f"{type(error).__name__}: {sentence}"[:500], "fatal": not known}
-
-
-def _watch_the_parent() -> None:
-    """If the parent is killed, end as if asked to: with a checkpoint."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _logged(folder: Path) -> Iterator[None]:
-    """What is printed, by anybody in this process, goes to the run's log."""
-    folder.mkdir(parents=True, exist_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with (folder / LOG).open("ab", buffering=0) as log:
-        kept = [os.dup(stream) for stream in (1, 2)]
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-    try:
-        yield
-    except Exception:
-        traceback.print_exc()
-        raise
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for stream, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, stream)
-            os.close(before)
-
-
-def places_for(plan: Plan, out: Path, devices: tuple[str, ...], jobs: int, processes: int) -> list[Place]:
-    """A place for every worker: `jobs` on each device."""
-    place = Place(out, processes=processes, samples=plan.samples)
+def places_for(plan: Plan, out: Path, devices: tuple[str, ...], jobs: int, processes: int, threads: int) -> list[Place]:
+    """`jobs` places on each device."""
+    place = Place(out, processes=processes, threads=threads, samples=plan.samples)
     return [replace(place, device=device) for _ in range(jobs) for device in devices]

@@ -1,11 +1,11 @@
-"""How networks learn: what a CRATE and the ViT of its size know of training pictures and of others, over the epochs."""
+"""Learning curves: training and validation accuracy of a CRATE and the ViT of its size over the epochs."""
 
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from .claims import pairs_of
-from .comparing import signed
+from .difference import signed
 from .paper import WORDS
 from .plan import HALF, LIGHT, SETTINGS, Plan, file_name
 from .results import Results
@@ -13,9 +13,9 @@ from .results import Results
 __all__ = ["Pairs", "learning_table", "pairs_learning"]
 
 Pairs = dict[str, dict[str, Any]]
-"""By "CRATE-T, ViT-T": the curves of both networks, as rows keep them."""
+"""By "CRATE-T, ViT-T": the learning curves of both networks, as in their rows."""
 LOSS = "training loss"
-COLUMNS = (
+LEARNING_COLUMNS = (
     "",
     "training accuracy",
     "validation accuracy",
@@ -25,17 +25,17 @@ COLUMNS = (
     "validation loss in the end",
 )
 UNKNOWN = "–"
-_SETTINGS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF]} | SETTINGS
+VARIANTS = {LIGHT: SETTINGS[LIGHT], HALF: WORDS[HALF]} | SETTINGS
 
 
 def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pairs]]:
-    """Settings and pictures, as a name and in words, and the pairs that learned by them from scratch, first seed."""
+    """A file name, a title and the pairs of networks, for every variant and dataset; first seed, from scratch."""
     curves = {
         (run.task, run.variant, run.model): row.get("curve", {})
         for run, row in results.of(plan)
         if run.start is None and run.recipe.seed == 0
     }
-    for task, (variant, words) in product(dict.fromkeys(task for task, *_ in curves), _SETTINGS.items()):
+    for task, (variant, words) in product(dict.fromkeys(task for task, *_ in curves), VARIANTS.items()):
         both = [{model: curves.get((task, variant, model), {}) for model in pair} for pair in pairs_of(plan)]
         known = {", ".join(pair): pair for pair in both if all(len(of.get("epoch", ())) > 1 for of in pair.values())}
         if known:
@@ -43,14 +43,14 @@ def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pai
 
 
 def learning_table(pairs: Pairs) -> list[list[str]]:
-    """Head and rows: where every network ends, and its lowest loss; without columns of which nothing is known.
+    """Head and rows: the accuracies and losses at the end, and the lowest loss; columns without values are left out.
 
-    The training loss says something beside another's alone: it is left out unless it is known of all.
+    The training loss is left out unless all networks have it, because it means something only in comparison.
     """
     rows = [_row(model, curve) for networks in pairs.values() for model, curve in networks.items()]
-    wanted = {name: all if name == LOSS else any for name in COLUMNS}
-    known = [i for i, name in enumerate(COLUMNS) if wanted[name](row[i] != UNKNOWN for row in rows)]
-    return [[row[i] for i in known] for row in (list(COLUMNS), *rows)]
+    wanted = {name: all if name == LOSS else any for name in LEARNING_COLUMNS}
+    known = [i for i, name in enumerate(LEARNING_COLUMNS) if wanted[name](row[i] != UNKNOWN for row in rows)]
+    return [[row[i] for i in known] for row in (list(LEARNING_COLUMNS), *rows)]
 
 
 def _row(model: str, curve: dict[str, Any]) -> list[str]:

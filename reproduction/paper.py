@@ -1,4 +1,4 @@
-"""What the paper reports, and what its settings are called here."""
+"""The paper's numbers, and the names of variants in tables."""
 
 __all__ = ["BASE", "MILLIONS", "PAIRS", "PAPER", "WORDS"]
 
@@ -18,7 +18,7 @@ PAPER: dict[str, dict[str, float]] = {
         "CRATE-T": 81.4, "CRATE-S": 84.9, "CRATE-B": 85.3, "CRATE-L": 87.4, "ViT-T": 88.5, "ViT-S": 88.6,
     },
 }  # fmt: skip
-"""Table 1: top-1 by what was trained on."""
+"""Table 1: top-1 accuracy by task."""
 PAIRS = [("CRATE-T", "ViT-T"), ("CRATE-B", "ViT-S")]
 """Networks of about the same size."""
 BASE = PAPER["ImageNet"]["CRATE-B"]
@@ -38,7 +38,7 @@ WORDS = {
     "prox_mm": "proximal majorisation instead of ISTA",
     "prox_mm_tight": "the same with the tight bound (ours)",
     "softmax_step": "tied, −κγ Y beside κγ MSSA(Y) (ours)",
-    "mssa_tied_short": "tied, as short a step, without −κγ Y (ours)",
+    "mssa_tied_short": "tied, a step of the same length, without −κγ Y (ours)",
     "gradient_step": "the exact gradient of R^c (ours)",
 }
-"""What a variant is called in tables."""
+"""The name of a variant in tables."""

@@ -1,7 +1,7 @@
-"""The plan: the runs behind the paper's tables and figures, each a recipe.
+"""The plan: the runs behind the paper's tables and figures, each a recipe. `scales` has the recipes.
 
-A CRATE of dimension d has as many weights in a layer as a ViT of dimension d/2, 3 d²: these are the pairs that are
-compared. Which recipes a plan is made of is in `scales`.
+A layer of a CRATE of dimension d has as many weights, 3 d², as one of a ViT of dimension d/2: CRATEs and ViTs are
+compared in these pairs.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -32,25 +32,25 @@ __all__ = [
     "Plan",
     "Run",
     "Scale",
-    "amount",
-    "counted",
+    "count_runs",
     "file_name",
-    "plan_of",
+    "make_plan",
+    "plural",
 ]
 
 PARTS = {
-    "table1": "accuracy by size, beside ViTs of the same size, and transfer to another set",
+    "table1": "accuracy by size, with ViTs of the same size, and transfer to another dataset",
     "table2": "η, λ, epochs, weight decay and learning rate",
     "table3": "other compressions and sparsifications",
-    "strong": "how far both go with a strong recipe",
-    "fig3": "R^c and sparsity by layer, of every size, trained and untrained",
-    "fig4": "the same over the epochs of a run",
+    "strong": "accuracy with strong recipes",
+    "fig3": "R^c and sparsity by layer, for every size, trained and untrained",
+    "fig4": "R^c and sparsity by layer over the epochs of a run",
     "tokens": "heat maps of the tokens",
     "subspaces": "the subspaces of every layer",
-    "audit": "what every half-step does",
+    "audit": "the effect of every half-step",
 }
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
-"""Parts that open a network which another part has trained."""
+"""Parts that analyse networks which other parts have trained."""
 REAL = "real"
 LIGHT, STRONG, MIXED, HALF = "light", "strong", "mixed", "lr_1.2e-4"
 SETTINGS = {
@@ -65,21 +65,21 @@ OURS: dict[str, dict[str, Any]] = {
     "mssa_tied_short": {"compress": "mssa_tied", "compress_args": {"eps": 1.387}},  # the same factor, and no −κγ Y
     "gradient_step": {"compress": "gradient_step"},
 }
-"""What we add to the paper's table of variants: the tight bound, the step with 1 − κγ, the gradient itself."""
+"""Variants in addition to the paper's: the tight bound, the step with 1 − κγ, the exact gradient."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe of the plan, and what it is for.
+    """A recipe of the plan and its place in the tables.
 
     Args:
         model: the network's name in the tables: CRATE-T, ViT-T.
-        task: the pictures: CIFAR-10, or "Fashion-MNIST → CIFAR-10" where it starts from another run.
-        parts: tables and figures that show it.
-        variant: light (the paper's settings), strong, mixed, or what differs from light, in it or in the run that it
-            starts from.
-        start: key of the run whose network it starts from.
-        real: whether ImageNet's reassessed labels (ReaL) judge it for table 1, too.
+        task: the dataset, CIFAR-10, or "Fashion-MNIST → CIFAR-10" if it starts from another run.
+        parts: the tables and figures that show it.
+        variant: light (the paper's settings), strong, mixed, or the name of a change to light, in this run or in the
+            one that it starts from.
+        start: the key of the run whose network it starts from.
+        real: whether table 1 also has its accuracy by ImageNet's reassessed labels (ReaL).
     """
 
     model: str
@@ -92,51 +92,58 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Its name in the plan, and its folder's."""
+        """The name of the run and of its folder."""
         return f"{file_name(self.task)}/{self.model.lower()}/{self.variant}/seed{self.recipe.seed}"
 
     @property
     def looks(self) -> tuple[str, ...]:
-        judged = (REAL,) if self.real and "table1" in self.parts else ()
-        return tuple(look for look in LOOKS if look in self.parts) + judged
+        """The analyses of its network that its parts need."""
+        real = (REAL,) if self.real and "table1" in self.parts else ()
+        return tuple(look for look in LOOKS if look in self.parts) + real
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a scale, those that start from others behind these; `samples` pictures show what layers do."""
+    """All runs of a scale; a run that starts from another comes after it.
+
+    Args:
+        samples: the number of pictures on which layers are measured.
+        runs_per_process: how many runs share a process, one after another; see `execute`.
+    """
 
     scale: str
     runs: tuple[Run, ...]
     samples: int
+    runs_per_process: int = 1
 
-    def told(self, done: Collection[str] = ()) -> str:
-        """A line for every run: how long it is, what for, and whether it is among those done."""
+    def describe(self, done: Collection[str] = ()) -> str:
+        """A line for every run: its epochs, its parts, and whether it is among those done."""
         width, lines = max(len(run.key) for run in self.runs), list[str]()
         for run in self.runs:
             parts = ", ".join(part for part in PARTS if part in run.parts)
             epochs, mark = run.recipe.schedule.epochs, "  done" if run.key in done else ""
             lines.append(f"{run.key:<{width}}  {epochs:>4} epoch{'s' * (epochs > 1)}  {parts}{mark}")
-        return "\n".join([*lines, counted(len(self.runs), sum(run.key in done for run in self.runs))])
+        return "\n".join([*lines, count_runs(len(self.runs), sum(run.key in done for run in self.runs))])
 
     def only(self, parts: Iterable[str] = (), patterns: Iterable[str] = ()) -> "Plan":
-        """The runs of these parts with a key that matches, and those that they start from; all where none is given.
+        """The runs of these parts whose key matches a pattern, and those that they start from; by default all runs.
 
-        Runs of the first pattern come first: a long one that would be the last should not be waited for by itself.
+        Runs of the first pattern come first, so that a long run need not be the last.
         """
         wanted, patterns = frozenset(parts) or frozenset(PARTS), tuple(patterns) or ("*",)
         for part in sorted(wanted):
             if part not in PARTS:
-                raise ValueError(f"there is no part {part!r} of the paper; known: {', '.join(PARTS)}")
-        of_parts = [run for run in self.runs if run.parts & wanted]
-        if not of_parts:
-            raise ValueError(f"the scale {self.scale} has no run for {', '.join(sorted(wanted))}")
+                raise ValueError(f"unknown part {part!r}; known: {', '.join(PARTS)}")
+        in_parts = [run for run in self.runs if run.parts & wanted]
+        if not in_parts:
+            raise ValueError(f"scale {self.scale} has no run for {', '.join(sorted(wanted))}")
         turns = dict[str, int]()
-        for run, (turn, pattern) in product(of_parts, enumerate(patterns)):
+        for run, (turn, pattern) in product(in_parts, enumerate(patterns)):
             if fnmatch(run.key, pattern):
                 turns.setdefault(run.key, turn)
         if not turns:
-            of = "the plan" if wanted == frozenset(PARTS) else ", ".join(part for part in PARTS if part in wanted)
-            raise ValueError(f"no run of {of} matches {' or '.join(patterns)}: --dry prints their names")
+            where = "the plan" if wanted == frozenset(PARTS) else ", ".join(part for part in PARTS if part in wanted)
+            raise ValueError(f"no run of {where} matches {' or '.join(patterns)}; --dry prints the names")
         for run in self.runs:
             if run.key in turns and run.start:
                 turns[run.start] = min(turns[run.key], turns.get(run.start, len(patterns)))
@@ -149,34 +156,34 @@ def file_name(task: str) -> str:
     return task.lower().replace(" → ", "-to-").replace(" ", "-")
 
 
-def counted(runs: int, done: int) -> str:
+def count_runs(runs: int, done: int) -> str:
     """ "4 runs, of which 1 is done"."""
-    total = amount(runs, "run")
+    total = plural(runs, "run")
     return f"{total}, of which {done} {'is' if done == 1 else 'are'} done" if done else total
 
 
-def amount(count: int, word: str) -> str:
+def plural(count: int, word: str) -> str:
     """ "1 seed", "3 seeds"."""
     return f"{count} {word}{'s' * (count != 1)}"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What a plan is made of.
+    """The recipes from which a plan is made.
 
     Args:
-        sets: the names of the set that networks are trained on and of a second, for transfer both ways.
+        sets: the names of the first dataset and of a second one, for transfer in both directions.
         models: the networks in the table's order.
-        first: trains from scratch on the first set, with the paper's settings.
-        second: the same on the second set, more briefly.
-        tuned: fine-tunes, on either set.
-        strong: by variant, the networks that are trained from scratch on the first set as well as we know how to, and
-            the recipe.
+        first: training from scratch on the first dataset, with the paper's settings.
+        second: the same on the second dataset, with fewer epochs.
+        tuned: fine-tuning, on either dataset.
+        strong: by variant, the networks that are trained on the first dataset with a stronger recipe, and that recipe.
         ablated: the CRATE whose settings and operators are varied.
-        seeds: of every run.
-        samples: pictures on which layers are measured.
-        halved: whether all networks of table 1 are trained with half the learning rate as well.
-        once: runs, as MODEL/VARIANT, that the first seed has to do for.
+        seeds: the number of seeds of every run.
+        samples: the number of pictures on which layers are measured.
+        halved: whether all networks of table 1 are also trained with half the learning rate.
+        once: runs, as MODEL/VARIANT, with the first seed only.
+        runs_per_process: how many runs share a process, one after another.
     """
 
     name: str
@@ -191,10 +198,11 @@ class Scale:
     samples: int
     halved: bool = False
     once: tuple[str, ...] = ()
+    runs_per_process: int = 1
 
 
-def plan_of(scale: Scale) -> Plan:
-    """Seed after seed: what has run at any time compares all networks. Fine-tuning comes right after its start."""
+def make_plan(scale: Scale) -> Plan:
+    """Seed after seed, so that an unfinished plan compares all networks. Fine-tuning comes right after its start."""
     runs: list[Run] = []
     for seed in range(scale.seeds):
         runs += [run for label in scale.models for run in _table1(scale, label, seed)]
@@ -203,9 +211,9 @@ def plan_of(scale: Scale) -> Plan:
     kept = dict[str, Run]()
     for run in runs:
         if run.recipe.seed == 0 or f"{run.model}/{run.variant}" not in scale.once:
-            known = kept.get(run.key, run)  # half the learning rate is of two tables
+            known = kept.get(run.key, run)  # half the learning rate is in two tables
             kept[run.key] = replace(known, parts=known.parts | run.parts)
-    return Plan(scale.name, tuple(kept.values()), scale.samples)
+    return Plan(scale.name, tuple(kept.values()), scale.samples, scale.runs_per_process)
 
 
 def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
@@ -217,21 +225,21 @@ def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
     other = Run(label, second, _recipe(scale.second, scale.models[label], seed), frozenset({"table1"}))
     yield from _with_transfer(scale, scratch, other)
     if scale.halved:
-        yield from _with_transfer(scale, _gentle(scratch), _gentle(other))
+        yield from _with_transfer(scale, _halved(scratch), _halved(other))
 
 
-def _gentle(run: Run) -> Run:
-    """With half the learning rate, and not opened."""
+def _halved(run: Run) -> Run:
+    """The run with half the learning rate, and without analyses."""
     return replace(run, recipe=_varied(run.recipe, HYPERPARAMETERS[HALF][0]), parts=frozenset({"table1"}), variant=HALF)
 
 
 def _with_transfer(scale: Scale, first: Run, second: Run) -> Iterator[Run]:
-    """Both, each with its network fine-tuned on the other's set."""
+    """Both, each followed by fine-tuning of its network on the other's dataset."""
     yield from (first, _tuned(scale, first, scale.second), second, _tuned(scale, second, scale.first))
 
 
 def _tuned(scale: Scale, start: Run, to: Recipe) -> Run:
-    """Fine-tuning on the set of the recipe `to`."""
+    """Fine-tuning on the dataset of the recipe `to`."""
     task = scale.sets[0] if to is scale.first else scale.sets[1]
     recipe = replace(scale.tuned, data=to.data, augment=to.augment, seed=start.recipe.seed)
     return Run(start.model, f"{start.task} → {task}", recipe, frozenset({"table1"}), start.variant, start.key)
@@ -249,15 +257,15 @@ def _ablations(scale: Scale, seed: int) -> Iterator[Run]:
     for name, (changes, _) in HYPERPARAMETERS.items():
         yield Run(scale.ablated, scale.sets[0], _varied(base, changes), frozenset({"table2"}), name)
     for name, changed in ({key: changes["model"] for key, (changes, _) in ARCHITECTURES.items()} | OURS).items():
-        recipe = replace(base, model=_changed(changed, base))
+        recipe = replace(base, model=_with_operator(changed, base))
         yield Run(scale.ablated, scale.sets[0], recipe, frozenset({"table3"}), name)
 
 
-def _changed(changed: dict[str, Any], base: Recipe) -> Model:
+def _with_operator(changed: dict[str, Any], base: Recipe) -> Model:
     """The network with another operator and its options.
 
-    Its ε is such that γ = p/(Nε²), or α = d/(Nε²), is what the paper's network has with the default ε, or with the one
-    given: γ multiplies MSSA, and with fewer tokens it is larger.
+    ε is chosen so that γ = p/(Nε²), or α = d/(Nε²), equals that of the paper's network with the given or default ε:
+    γ multiplies MSSA, and with fewer tokens and the same ε it would be larger.
     """
     kind, table = ("compress", compressions) if "compress" in changed else ("sparsify", sparsifications)
     eps = table.options(changed[kind], changed.get(f"{kind}_args"))["eps"]
@@ -267,14 +275,14 @@ def _changed(changed: dict[str, Any], base: Recipe) -> Model:
 
 
 def _rate_scale(recipe: Recipe, kind: str, eps: float) -> float:
-    """γ of the compressions, α of the sparsifications of a recipe's network."""
+    """γ of a recipe's network for a compression, α for a sparsification."""
     with torch.device("meta"):
         network = cast(CRATE, build_model(recipe))
     return rate_scale(network.pos_embed.shape[1], network.head_dim if kind == "compress" else network.embed_dim, eps)
 
 
 def _varied(base: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
-    """As the paper varies its own: epochs and learning rate by the same factor, the others to the same value."""
+    """The paper's change: epochs and learning rate by the same factor, other settings to the same value."""
     paper, parts = imagenet1k_base(), dict[str, Any]()
     for part, values in changes.items():
         values = dict(values)

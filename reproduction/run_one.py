@@ -1,93 +1,121 @@
-"""One run of the plan: train its recipe, open its network, and say what was found."""
+"""`python -m reproduction.run_one`: carry out the runs of a job, which comes as one line of JSON on stdin.
+
+A run trains its recipe, analyses the network and writes a row. What it prints goes to log.txt in its folder. The parent
+process (`execute`) keeps stdin open: when it closes, the parent has ended, and so does this process.
+"""
 
 import hashlib
 import json
-import logging
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import filelock
 import torch
-from torch import Tensor
+from pydantic import TypeAdapter
 
-from opencrate.distributed import device_named
-from opencrate.evaluation.measure import Measuring, measure_checkpoint
-from opencrate.figures import curves as figures
-from opencrate.files import write_atomically
-from opencrate.layers import Layer
-from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
-from opencrate.measures.audit import HALVES, audit
-from opencrate.measures.geometry import normalised_gram
-from opencrate.models import CRATE
+from opencrate.files import write_atomically, write_json
 from opencrate.recipes import Recipe, differences, read_recipe, recipe_text
-from opencrate.report import Auditing
 from opencrate.run_folder import RunFolder
-from opencrate.stack import trajectory
-from opencrate.study import Study, open_study, some
 from opencrate.training import Options, train
 
-from .plan import REAL, Run
-from .results import placeless
+from .analyses import analyse, five_digits
+from .place import LOG, Place
+from .plan import Run
+from .results import without_location
 
-__all__ = ["FAREWELL", "LOG", "Place", "learning_curve", "perform"]
+__all__ = ["STOP_SECONDS", "Job", "learning_curve", "perform"]
 
-log = logging.getLogger("opencrate")
-
-RUNS, FIGURES, UNKNOWN = "runs", "figures", "unknown"
-LOG, START = "log.txt", "start.sha256"  # of a run: what it printed, and of which weights it was made
-FAREWELL = 120  # seconds that a process has to save a checkpoint
-EVALUATIONS = 10  # of a run
-SAVES = 5  # checkpoints of a run
-EPOCHS = 6  # of which the layers are shown
-AUDITED = 64  # pictures, for an audit takes many decompositions of each
+UNKNOWN = "unknown"
+START = "start.sha256"  # in a run's folder: the hash of the weights that it started from
+STOP_SECONDS = 120  # a process has this long to save a checkpoint
+EVALUATIONS = 10  # in the course of a run
+SAVES = 5  # checkpoints in the course of a run
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the plan is carried out.
+class Job:
+    """Runs for one process, which carries them out one after another."""
 
-    Args:
-        out: the folder of the whole plan.
-        device: of this run.
-        processes: of this run, by torchrun.
-        samples: pictures on which layers are measured.
-    """
+    runs: tuple[Run, ...]
+    place: Place
 
-    out: Path
-    device: str = "auto"
-    processes: int = 1
-    samples: int = 64
+    def to_json(self) -> bytes:
+        return TypeAdapter(Job).dump_json(self)
 
-    def folder(self, key: str) -> Path:
-        return self.out.resolve() / RUNS / key
-
-    def has_network(self, key: str) -> bool:
-        return _has_network(self.folder(key))
+    @staticmethod
+    def from_json(text: bytes) -> "Job":
+        return TypeAdapter(Job).validate_json(text)
 
 
-def _has_network(folder: Path) -> bool:
-    return (folder / "model" / "config.json").is_file()
+def main() -> None:
+    job = Job.from_json(sys.stdin.buffer.readline())
+    _end_with_parent()
+    torch.set_num_threads(job.place.threads)
+    try:
+        for run in job.runs:
+            _log_to(job.place.folder(run.key))
+            try:
+                row = perform(run, job.place)
+            except Exception as error:  # any error of a run is a result: its row says why it failed
+                traceback.print_exc()
+                row = {"error": _sentence(error)}
+            write_json(job.place.row(run.key), row, indent=None)
+            if "error" in row:  # a fresh process for the other runs: after an error of CUDA this one is of no use
+                return
+    except KeyboardInterrupt as stopped:
+        sys.exit(getattr(stopped, "code", 130))
+
+
+def _end_with_parent() -> None:
+    """If the parent is killed, end as if it had sent SIGTERM: a run that trains saves a checkpoint."""
+
+    def watch() -> None:
+        os.read(sys.stdin.fileno(), 1)  # returns when the other end is closed: the parent writes no second line
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _log_to(folder: Path) -> None:
+    """Append what this process prints from now on, also from C++, to the run's log."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with (folder / LOG).open("ab") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+
+
+def _sentence(error: Exception) -> str:
+    """The message on one line, behind the type of the error if it is not one that we raise for users."""
+    message = " ".join(str(error).split())
+    is_for_users = message and isinstance(error, ValueError | OSError)
+    return message if is_for_users else f"{type(error).__name__}: {message}"[:500]
 
 
 def perform(run: Run, place: Place) -> dict[str, Any]:
-    """Train, look, and return the row. What was done of it before is not done again."""
+    """Train, analyse, and return the row. Training that is finished is not repeated."""
     began, folder, recipe = time.monotonic(), place.folder(run.key), run.recipe
     if run.start is not None:
         recipe = replace(recipe, model=replace(recipe.model, start=str(place.folder(run.start))))
     folder.mkdir(parents=True, exist_ok=True)
-    _wait_for_its_last_process(folder)
-    _clear_another(folder, recipe)
-    result = _finished(folder) or _trained(recipe, folder, place)
+    _wait_for_earlier_process(folder)
+    _remove_other_run(folder, recipe)
+    if not place.has_network(run.key):
+        RunFolder(folder).result.unlink(missing_ok=True)
+    result = RunFolder(folder).finished() or _train(recipe, folder, place)
     row = {
         "top1": result["top1"],
         "best": result["best"]["top1"],
@@ -95,18 +123,19 @@ def perform(run: Run, place: Place) -> dict[str, Any]:
         "parameters": result["parameters"],
         "pictures": result.get("data", recipe.data.name),
         "training_seconds": result["training_seconds"],
-        "made": _made(folder),
+        "made": _provenance(folder),
         "curve": learning_curve(folder),
-        "looks": _looks(run, folder, place),
+        "looks": analyse(run, place),
     }
-    spent = result["training_seconds"] + result["start_up_seconds"]  # maybe before this process
-    return row | {"seconds": round(max(time.monotonic() - began, spent), 1)}
+    training = result["training_seconds"] + result["start_up_seconds"]  # perhaps of an earlier process
+    return row | {"seconds": round(max(time.monotonic() - began, training), 1)}
 
 
 def learning_curve(folder: Path) -> dict[str, list[Any]]:
-    """Accuracy and loss at the epochs that were evaluated, and in them those of training pictures.
+    """Validation accuracy and loss at the epochs that were evaluated, and training accuracy and loss in them.
 
-    That is on these as they were varied, the loss with label smoothing; where they are mixed, there is no accuracy.
+    Training pictures are augmented, and the training loss has label smoothing. With mixup or cutmix there is no
+    training accuracy.
     """
     run, before, windows = RunFolder(folder), 0, dict[tuple[str, int], list[tuple[float, int]]]()
     for line in run.recorded("train"):
@@ -114,64 +143,59 @@ def learning_curve(folder: Path) -> dict[str, list[Any]]:
             if line.get(name) is not None:
                 windows.setdefault((name, line["epoch"]), []).append((line[name], line["step"] - before))
         before = line["step"]
-    found = list(run.recorded("validation"))
-    curve = {name: [line[name] for line in found] for name in ("epoch", "top1", "loss")}
-    for name, kept, factor in (("loss", "training_loss", 1), ("accuracy", "training_top1", 100)):
-        if found and all((name, line["epoch"]) in windows for line in found):
-            curve[kept] = [factor * fmean(*zip(*windows[name, line["epoch"]], strict=True)) for line in found]
-    return {name: [_digits(value) for value in values] for name, values in curve.items()}
+    validation = list(run.recorded("validation"))
+    curve = {name: [line[name] for line in validation] for name in ("epoch", "top1", "loss")}
+    for name, column, factor in (("loss", "training_loss", 1), ("accuracy", "training_top1", 100)):
+        if validation and all((name, line["epoch"]) in windows for line in validation):
+            curve[column] = [factor * fmean(*zip(*windows[name, line["epoch"]], strict=True)) for line in validation]
+    return {name: [five_digits(value) for value in values] for name, values in curve.items()}
 
 
-def _digits(value: float | None) -> float | None:
-    """Five of them: enough for any table or figure."""
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
-def _made(folder: Path) -> dict[str, Any]:
-    """By which revision, on what, when; of a run whose record was damaged and deleted only when it ended."""
+def _provenance(folder: Path) -> dict[str, Any]:
+    """Revision, hardware, time and versions; without run.json, which a user may delete, only when the run ended."""
     run = RunFolder(folder)
     if not run.record.is_file():
         ended = datetime.fromtimestamp(run.result.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return {"revision": None, "hardware": UNKNOWN, "started": ended, "torch": UNKNOWN, "timm": UNKNOWN}
-    made = json.loads(run.record.read_text(encoding="utf-8"))[-1]
+    last_start = json.loads(run.record.read_text(encoding="utf-8"))[-1]
     return {
-        "revision": made["git"],
-        "hardware": ", ".join(made["hardware"]["gpus"]) or f"{made['hardware']['cpus']} CPU cores",
-        "started": made["started"],
-        "torch": made["versions"]["torch"],
-        "timm": made["versions"]["timm"],
+        "revision": last_start["git"],
+        "hardware": ", ".join(last_start["hardware"]["gpus"]) or f"{last_start['hardware']['cpus']} CPU cores",
+        "started": last_start["started"],
+        "torch": last_start["versions"]["torch"],
+        "timm": last_start["versions"]["timm"],
     }
 
 
-def _wait_for_its_last_process(folder: Path) -> None:
-    """If a command was killed, its process may still be about to save this run."""
-    with suppress(filelock.Timeout), filelock.FileLock(RunFolder(folder).lock, timeout=FAREWELL):
+def _wait_for_earlier_process(folder: Path) -> None:
+    """If an earlier command was killed, its process may still be saving this run."""
+    with suppress(filelock.Timeout), filelock.FileLock(RunFolder(folder).lock, timeout=STOP_SECONDS):
         pass
 
 
-def _clear_another(folder: Path, recipe: Recipe) -> None:
-    """Remove a run of the same name by another recipe, or from another network: an older plan's. Its log stays.
+def _remove_other_run(folder: Path, recipe: Recipe) -> None:
+    """Remove a run of the same name with another recipe, or from another start, as of an older plan. Its log stays.
 
-    Its recipe goes last: whoever is killed on the way finds it, and removes the rest. Pictures and plans may move: then
-    the recipe is written down as it is now.
+    Its recipe is removed last, so that after a kill the next start finds it, and removes the rest. Where only the
+    paths of pictures and start have changed, the recipe is rewritten.
     """
-    file, started, start = folder / "recipe.yaml", folder / START, _digest(recipe.model.start)
+    file, started, start = folder / "recipe.yaml", folder / START, _weights_hash(recipe.model.start)
     if file.is_file():
-        another = started.is_file() and started.read_text(encoding="utf-8") != start
-        if another or differences(_anywhere(read_recipe(file)), _anywhere(recipe)):
-            for inside in sorted(folder.iterdir(), key=lambda inside: inside == file):
-                if inside.is_dir():
-                    shutil.rmtree(inside)
-                elif inside not in (folder / LOG, RunFolder(folder).lock):
-                    inside.unlink()
+        other_start = started.is_file() and started.read_text(encoding="utf-8") != start
+        if other_start or differences(_without_paths(read_recipe(file)), _without_paths(recipe)):
+            for entry in sorted(folder.iterdir(), key=lambda entry: entry == file):
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                elif entry not in (folder / LOG, RunFolder(folder).lock):
+                    entry.unlink()
         else:
             write_atomically(file, recipe_text(recipe))
     if start:
         write_atomically(started, start)
 
 
-def _digest(run: str) -> str:
-    """Of the network that a run ended with; empty for none."""
+def _weights_hash(run: str) -> str:
+    """The hash of the weights that a run ended with; empty if there are none."""
     file = Path(run) / "model" / "model.safetensors"
     if not run or not file.is_file():
         return ""
@@ -179,45 +203,35 @@ def _digest(run: str) -> str:
         return hashlib.file_digest(weights, "sha256").hexdigest()
 
 
-def _anywhere(recipe: Recipe) -> Recipe:
-    """The same, wherever its pictures and the network that it starts from lie."""
-    return replace(placeless(recipe), model=replace(recipe.model, start="CHECKPOINT"))
+def _without_paths(recipe: Recipe) -> Recipe:
+    return replace(without_location(recipe), model=replace(recipe.model, start="CHECKPOINT"))
 
 
-def _finished(folder: Path) -> dict[str, Any] | None:
-    """The result of a run that is done, whose run.json stays that of those who did it; not if its network is gone."""
-    run = RunFolder(folder)
-    if not _has_network(folder):
-        run.result.unlink(missing_ok=True)
-    return run.finished()
-
-
-def _trained(recipe: Recipe, folder: Path, place: Place) -> dict[str, Any]:
-    often = recipe.schedule.epochs // EVALUATIONS or 1
-    options = Options(
-        out=folder,
-        device=place.device,
-        evaluate_epochs=often,
-        save_epochs=recipe.schedule.epochs // SAVES or 1,
-        tensorboard=False,
-    )
+def _train(recipe: Recipe, folder: Path, place: Place) -> dict[str, Any]:
+    evaluate_epochs, save_epochs = (recipe.schedule.epochs // times or 1 for times in (EVALUATIONS, SAVES))
     if place.processes == 1:
+        options = Options(
+            out=folder,
+            device=place.device,
+            evaluate_epochs=evaluate_epochs,
+            save_epochs=save_epochs,
+            tensorboard=False,
+        )
         return train(recipe, options)
     file = folder.with_name(f"{folder.name}.yaml")
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(recipe_text(recipe), encoding="utf-8")
     command = [sys.executable, "-m", "opencrate", "train", str(file), "--out", str(folder)]
-    command += ["--processes", str(place.processes), "--evaluate-epochs", str(often), "--no-tensorboard"]
-    command += ["--save-epochs", str(options.save_epochs)]
-    code, result = _to_its_end(command), RunFolder(folder).finished()
+    command += ["--processes", str(place.processes), "--no-tensorboard"]
+    command += ["--evaluate-epochs", str(evaluate_epochs), "--save-epochs", str(save_epochs)]
+    code, result = _run_to_end(command), RunFolder(folder).finished()
     if code or result is None:
-        raise ValueError(f"torchrun ended with code {code}, which {LOG} in {folder} tells more of")
+        raise ValueError(f"torchrun ended with exit code {code}; {folder / LOG} has the details")
     return result
 
 
-def _to_its_end(command: list[str]) -> int:
-    """Run a command that saves what it is at when it is asked to stop, which it is if this process is."""
-    with subprocess.Popen(command) as process:
+def _run_to_end(command: list[str]) -> int:
+    """Run a command and return its exit code; SIGTERM is passed on to it, so that it saves a checkpoint and ends."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         try:
             return process.wait()
@@ -225,107 +239,5 @@ def _to_its_end(command: list[str]) -> int:
             signal.signal(signal.SIGTERM, before)
 
 
-def _looks(run: Run, folder: Path, place: Place) -> dict[str, Any]:
-    found = {REAL: _reassessed(run, folder, place)} if REAL in run.looks else {}
-    wanted = [name for name in run.looks if name != REAL]
-    if wanted:
-        settings = Auditing(samples=place.samples, batch=min(place.samples, 64))
-        study = open_study(str(folder), settings, device_named(place.device), training=True)
-        found |= {name: LOOKS[name](study, place) for name in wanted}
-    return found
-
-
-def _reassessed(run: Run, folder: Path, place: Place) -> dict[str, Any]:
-    """Accuracy by ImageNet's reassessed labels, or why there is none: they go by the names of its 50,000 files."""
-    wanted = Measuring(run.recipe.data, real=True, layers=None, precision=run.recipe.precision, device=place.device)
-    try:
-        return {"top1": round(measure_checkpoint(str(folder), wanted)["real"], 2)}
-    except ValueError as error:
-        log.warning("%s has no ReaL accuracy: %s", run.key, error)
-        return {"why": str(error)}
-
-
-def _layers(study: Study, place: Place) -> dict[str, Any]:
-    """R^c and non-zero fraction by layer, by every definition, of trained and untrained networks."""
-    batches = {source.name.split()[0]: (study.model, study.batches(source)) for source in study.pictures}
-    if study.untrained is not None:
-        batches["untrained"] = (study.untrained, study.batches())
-    found: dict[str, Any] = {name: {} for name in DEFINITIONS}
-    for label, (model, pictures) in batches.items():
-        for table in layerwise_by(model, pictures, tuple(DEFINITIONS), resamples=0):
-            found[table.definition.name][label] = _short(table)
-    return found
-
-
-def _epochs(study: Study, place: Place) -> dict[str, Any]:
-    """The same over the epochs, as the run measured itself."""
-    probed = study.probed()
-    return {str(epoch): _short(probed[epoch]) for epoch in some(sorted(probed), EPOCHS)}
-
-
-def _tokens(study: Study, place: Place) -> dict[str, Any]:
-    """Heat maps of a picture's tokens: a random part of the matrix after every layer, as in the paper."""
-    with torch.inference_mode():
-        steps = trajectory(study.model, study.gallery.images[:1])
-        every = {f"after layer {step.number}": step.Z_next[0].float().cpu() for step in steps}
-    return _saved(figures.heat_maps(every, seed=0), place, "tokens")
-
-
-def _subspaces(study: Study, place: Place) -> dict[str, Any]:
-    """Cosines between the subspaces' directions, and their coherence by layer."""
-    every = {f"layer {i}": U for i, U in enumerate(_bases(study.model), 1)}
-    saved = _saved(figures.subspace_grams(every, seed=0), place, "subspaces")
-    found = saved | {"coherence": [round(_coherence(U), 4) for U in every.values()]}
-    if study.untrained is not None:
-        found["untrained"] = round(fmean(map(_coherence, _bases(study.untrained))), 4)
-    return found
-
-
-def _bases(model: CRATE) -> list[Tensor]:
-    return [layer.U.detach().float().cpu() for layer in cast("list[Layer]", list(model.blocks))]
-
-
-def _coherence(U: Tensor) -> float:
-    """The mean of |cos| between directions of different subspaces: of what the figure shows."""
-    k, _, p = U.shape
-    others = ~torch.block_diag(*[torch.ones(p, p, dtype=torch.bool)] * k).bool()
-    return normalised_gram(U).abs()[others].mean().item()
-
-
-def _audited(study: Study, place: Place) -> dict[str, Any]:
-    """What every half-step does, as relative changes, beside what the untrained network's do; and the verdicts."""
-    networks, samples = {"trained": study.model, "untrained": study.untrained}, min(AUDITED, study.samples)
-    found = {
-        name: audit(network, study.pictures[0].batches(samples, study.batch))
-        for name, network in networks.items()
-        if network is not None
-    }
-    changes = {
-        name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
-        for name, audited in found.items()
-    }
-    cosines = {
-        name: [float(f"{cosine:.4g}") for cosine in found["trained"].values[name].mean(-1)]
-        for name in ("gradient_cosine", "unit_cosine")
-    }
-    return changes | cosines | {"verdicts": [verdict.text for verdict in found["trained"].verdicts()]}
-
-
-def _short(table: LayerTable) -> dict[str, Any]:
-    """Its means and deviations."""
-    names = ("Rc", "Rc_std", "nonzero", "nonzero_std")
-    return {name: [_digits(row[name]) for row in table.rows] for name in names} | {"samples": table.samples}
-
-
-def _saved(figure: figures.Figure, place: Place, name: str) -> dict[str, Any]:
-    png, _ = figures.save(figure, place.out / FIGURES, name)
-    return {"figure": png.name}
-
-
-LOOKS: dict[str, Callable[[Study, Place], Any]] = {
-    "fig3": _layers,
-    "fig4": _epochs,
-    "tokens": _tokens,
-    "subspaces": _subspaces,
-    "audit": _audited,
-}
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
-"""The three scales of a plan, and where their pictures are.
+"""The three scales of a plan, and the folders of their datasets.
 
-smoke   the embedded digits and networks of a few thousand weights: everything, in minutes on two cores
+smoke   the embedded digits, networks of a few thousand weights: all parts, in a minute or two on two cores
 small   CIFAR-10 and Fashion-MNIST at 32 pixels, patches of 4: some hours of one GPU
-full    ImageNet-1k and the paper's own settings, which nobody has at hand by chance
+full    ImageNet-1k and the paper's own settings
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,25 +14,25 @@ from opencrate.errors import suggestion
 from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
-from .plan import HALF, LOOKS, MIXED, OURS, STRONG, Plan, Run, Scale, plan_of
+from .plan import HALF, LOOKS, MIXED, OURS, STRONG, Plan, Run, Scale, make_plan
 
 __all__ = ["SCALES", "folders_for", "plan_for"]
 
-BRIEF = Schedule(epochs=10, warmup_epochs=1)  # of the small scale's second set, and of fine-tuning
+BRIEF = Schedule(epochs=10, warmup_epochs=1)  # for the second dataset of the scale small, and for fine-tuning
 
 
 def plan_for(scale: str, data: Mapping[str, str]) -> Plan:
-    """The plan of a scale; `data` says in which folders its sets are."""
+    """The plan of a scale; `data` has the folders of its datasets."""
     return SCALES[scale][0](folders_for(scale, data))
 
 
 def folders_for(scale: str, data: Mapping[str, str]) -> dict[str, str]:
-    """Where the scale's sets lie: data/NAME unless `data` says otherwise."""
+    """The folders of the scale's datasets: data/NAME unless `data` has another."""
     sets = SCALES[scale][1]
     for name in data:
         if name not in sets:
-            known = suggestion(name, sets) if sets else ": its pictures come with the package"
-            raise ValueError(f"the scale {scale} has no set {name!r}{known}")
+            known = suggestion(name, sets) if sets else "; its pictures come with the package"
+            raise ValueError(f"scale {scale} has no dataset {name!r}{known}")
     return {name: data.get(name, f"data/{name}") for name in sets}
 
 
@@ -44,7 +44,7 @@ def _smoke(data: Mapping[str, str]) -> Plan:
     strong = replace(brief, name="strong", schedule=replace(brief.schedule, epochs=3))
     mixed = replace(strong, name="mixed", augment=replace(strong.augment, cutmix=1.0))
     crate, vit = "crate_tiny_patch4_32", "vit_tiny_patch16_224"
-    return plan_of(
+    return make_plan(
         Scale(
             name="smoke",
             sets=("digits", "digits again"),
@@ -67,13 +67,14 @@ def _smoke(data: Mapping[str, str]) -> Plan:
             ablated="CRATE-T",
             seeds=2,
             samples=16,
+            runs_per_process=24,  # each takes a second, and a process three to start
         )
     )
 
 
 def _small(data: Mapping[str, str]) -> Plan:
-    cifar10 = _found(RECIPES["cifar10_tiny"]().data, data["cifar10"])
-    fashion = _found(RECIPES["fashion_mnist_tiny"]().data, data["fashion_mnist"])
+    cifar10 = _dataset_in(RECIPES["cifar10_tiny"]().data, data["cifar10"])
+    fashion = _dataset_in(RECIPES["fashion_mnist_tiny"]().data, data["fashion_mnist"])
     first, second = (replace(RECIPES[name](), definition="unit") for name in ("cifar10_tiny", "fashion_mnist_tiny"))
     strong, mixed = (
         replace(RECIPES[f"cifar10_{size}_strong"](), data=cifar10, definition="unit") for size in ("tiny", "base")
@@ -86,7 +87,7 @@ def _small(data: Mapping[str, str]) -> Plan:
         "ViT-T+": Model("vit_small_patch16_224", patch_size=4, embed_dim=288),
         "ViT-S": Model("vit_small_patch16_224", patch_size=4),
     }
-    return plan_of(
+    return make_plan(
         Scale(
             name="small",
             sets=("CIFAR-10", "Fashion-MNIST"),
@@ -101,9 +102,9 @@ def _small(data: Mapping[str, str]) -> Plan:
             ablated="CRATE-T",
             seeds=3,
             samples=500,
-            # On the second set CRATE-B falls back to guessing, and a ViT-S gains by half of it (docs/LOG.md).
+            # On the second dataset CRATE-B ends at chance level, and half the learning rate helps ViT-S (docs/LOG.md).
             halved=True,
-            # One seed has to do for what takes long, and, as in the paper, for what no claim is about alone.
+            # One seed for long runs and, as in the paper, for runs that no claim is about alone.
             once=(
                 *(f"{model}/{variant}" for model in models for variant in (MIXED, HALF)),
                 *(f"CRATE-T/{name}" for name in (*HYPERPARAMETERS, *OURS) if name != "eta_0.5"),
@@ -113,17 +114,17 @@ def _small(data: Mapping[str, str]) -> Plan:
 
 
 def _full(data: Mapping[str, str]) -> Plan:
-    """The paper's own runs: its tables are of the base size, one seed each."""
-    return Plan("full", tuple(_of_the_paper(data)), samples=1000)
+    """The paper's own runs, with one seed; tables 2 and 3 are of the base size."""
+    return Plan("full", tuple(_paper_runs(data)), samples=1000)
 
 
-def _of_the_paper(data: Mapping[str, str]) -> Iterator[Run]:
+def _paper_runs(data: Mapping[str, str]) -> Iterator[Run]:
     sizes = {"CRATE-T": "tiny", "CRATE-S": "small", "CRATE-B": "base", "CRATE-L": "large"}
     sizes |= {"ViT-T": "vit_tiny", "ViT-S": "vit_small"}
     tuned = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Flowers-102": "flowers102", "Pets": "pets"}
 
     def on_imagenet(recipe: Recipe) -> Recipe:
-        return replace(recipe, data=_found(recipe.data, data["imagenet"]))
+        return replace(recipe, data=_dataset_in(recipe.data, data["imagenet"]))
 
     for label, size in sizes.items():
         looks = {"CRATE-B": {*LOOKS, "table2", "table3"}, "ViT-T": set(), "ViT-S": set()}.get(label, {"fig3"})
@@ -132,7 +133,7 @@ def _of_the_paper(data: Mapping[str, str]) -> Iterator[Run]:
         yield scratch
         for task, name in tuned.items():
             recipe = FINETUNING[name]()
-            recipe = replace(recipe, data=_found(recipe.data, data[name]))
+            recipe = replace(recipe, data=_dataset_in(recipe.data, data[name]))
             yield Run(label, f"ImageNet → {task}", recipe, frozenset({"table1"}), start=scratch.key)
     for part, table in (("table2", HYPERPARAMETERS), ("table3", ARCHITECTURES)):
         for name in table:
@@ -145,11 +146,11 @@ SCALES: dict[str, tuple[Callable[[Mapping[str, str]], Plan], tuple[str, ...]]] =
     "small": (_small, ("cifar10", "fashion_mnist")),
     "full": (_full, ("imagenet", "cifar10", "cifar100", "flowers102", "pets")),
 }
-"""By name: what makes the plan, and the sets that it needs."""
+"""By name: the function that makes the plan, and the datasets that it needs."""
 
 
-def _found(data: Dataset, root: str) -> Dataset:
-    """The set as it lies in a folder: IDX files, packed, folders of classes, or else as the recipe says."""
+def _dataset_in(data: Dataset, root: str) -> Dataset:
+    """The dataset in the form that a folder has: IDX files, packed, folders of classes, or else the recipe's own."""
     folder = Path(root).expanduser()
     if any(folder.glob("*-images-idx*-ubyte*")):
         return replace(data, name="idx", root=root)

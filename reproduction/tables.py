@@ -1,4 +1,4 @@
-"""The tables, each beside the paper's."""
+"""Tables 1 to 3 and that of the strong recipes, in Markdown, with the paper's numbers."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,9 +6,9 @@ from dataclasses import replace
 from opencrate.recipes import differences
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
-from .comparing import Difference, signed
+from .difference import Difference, signed
 from .paper import BASE, MILLIONS, PAPER, WORDS
-from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, amount
+from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, plural
 from .results import Results
 
 __all__ = ["strong", "table", "table1", "table2", "table3"]
@@ -22,7 +22,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _line(cells: Iterable[str]) -> str:
-    """Of a table; |cos| is not the end of a cell."""
+    """A line of a table; the bars in |cos| are escaped."""
     return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
 
@@ -56,31 +56,31 @@ def table1(plan: Plan, results: Results) -> str:
 
 
 def _trained_on(task: str, variant: str) -> str:
-    """The pictures, with what was not the paper's in training on the first of them."""
+    """The task, with the variant behind the dataset that was trained on first."""
     first, arrow, then = task.partition(" → ")
     return task if variant == LIGHT else f"{first}, {WORDS[variant]}{arrow}{then}"
 
 
 def _how(runs: list[Run]) -> str:
-    """What the table's rows are, as the recipes have it."""
+    """How the networks of the table's rows are trained, from their recipes."""
     second = next((run for run in runs if run.start is None and run.task != runs[0].task), None)
     tuned = next((run.recipe for run in runs if run.start), None)
-    told = []
+    sentences = []
     if second:
         schedule = second.recipe.schedule
-        told.append(
-            f"{second.task} from scratch: {amount(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
+        sentences.append(
+            f"{second.task} from scratch: {plural(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
         )
     if tuned:
         optim, augment = tuned.optim, tuned.augment
-        told.append(
-            "An arrow is fine-tuning of the network that was trained on the set before it:"
-            f" {amount(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
+        sentences.append(
+            "An arrow is fine-tuning of the network that was trained on the first dataset:"
+            f" {plural(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
             f" weight decay {optim.weight_decay:g}, crops"
             f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
             f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) -> str:
@@ -102,7 +102,7 @@ def _varied(plan: Plan, results: Results, part: str, paper: dict[str, float]) ->
 
 
 def _size(sizes: dict[str, int], variant: str, part: str) -> list[str]:
-    """A cell for table 3, whose networks differ in their weights."""
+    """The number of parameters, a column of table 3 alone."""
     if part != "table3":
         return []
     return [f"{sizes[variant] / 1e6:.2f} M" if variant in sizes else "–"]
@@ -116,12 +116,12 @@ def table3(plan: Plan, results: Results) -> str:
     rows = _varied(plan, results, "table3", {name: top1 for name, (_, top1) in ARCHITECTURES.items()})
     if not rows:
         return ""
-    told = "The paper does not tell ε: CRATE-B at 224 pixels has the operators' default here"
+    note = "The paper does not state ε. Here CRATE-B at 224 pixels has the operators' default"
     if plan.scale == "full":
-        return f"{rows}\n\n{told}."
+        return f"{rows}\n\n{note}."
     kappa = OURS["softmax_step"]["compress_args"]["kappa"]
     return (
-        f"{rows}\n\n{told}, and this network the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
+        f"{rows}\n\n{note}, and this network has the ε with the same γ = p/(Nε²) and α = d/(Nε²)."
         f" Y is LN Z, and κ = {kappa:g} in the row that names it."
     )
 
@@ -138,12 +138,12 @@ def strong(plan: Plan, results: Results) -> str:
         if model in models
     ]
     head = ("", *(SETTINGS[variant] for variant in (LIGHT, *variants)))
-    told = (f"{SETTINGS[variant].capitalize()}: {_differs(plan, variant)}." for variant in variants)
-    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(head, rows), *told])
+    changes = (f"{SETTINGS[variant].capitalize()}: {_differences(plan, variant)}." for variant in variants)
+    return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(head, rows), *changes])
 
 
-def _differs(plan: Plan, variant: str) -> str:
-    """What a recipe changes of the paper's settings, for whichever network."""
+def _differences(plan: Plan, variant: str) -> str:
+    """What a variant changes in the paper's settings, for any network."""
     run = next(run for run in plan.runs if run.variant == variant)
     base = next(other.recipe for other in plan.runs if (other.model, other.variant) == (run.model, LIGHT))
     return "; ".join(differences(base, replace(run.recipe, seed=base.seed)))

@@ -57,6 +57,17 @@ def test_words_that_are_no_command(capsys):
     assert "usage: opencrate" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("name", "command"), [("bench", "python -m benchmarks"), ("reproduce", "python -m reproduction")]
+)
+def test_commands_that_have_moved_name_their_new_home(name, command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--quick"])
+    assert stop.value.code == 2
+    sentence = f"'opencrate {name}' is now '{command}', run in a checkout of the repository"
+    assert capsys.readouterr().err == f"opencrate: {sentence}\n"
+
+
 def test_bad_input_is_exit_code_2_and_one_sentence(tmp_path, capsys):
     (tmp_path / "in").mkdir()
     for path, message in broken_checkpoints(tmp_path / "in"):

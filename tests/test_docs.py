@@ -116,6 +116,13 @@ def test_each_part_imports_only_from_parts_above_it():
                     assert PARTS.index(target) < PARTS.index(parts[0]), f"{file} imports {target}"
 
 
+def test_the_package_imports_neither_benchmarks_nor_reproduction():
+    for file in (ROOT / "opencrate").rglob("*.py"):
+        assert not re.search(
+            r"^\s*(from|import) (benchmarks|reproduction)\b", file.read_text(encoding="utf-8"), re.M
+        ), file
+
+
 def test_denoising_example(tmp_path):
     picture = tmp_path / "folder" / "picture.png"
     example = ROOT / "examples" / "denoising.py"

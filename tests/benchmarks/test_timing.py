@@ -3,7 +3,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import timing
-from benchmarks.timing import Timing, alternate, matrix_product, peak_of, reason
+from benchmarks.timing import Timing, alternate, failure_reason, matrix_product, peak_memory
 
 
 class Machine:
@@ -75,15 +75,17 @@ def test_a_call_that_fails_is_left_out():
 
 
 def test_reasons_in_a_few_words():
-    assert reason(torch.OutOfMemoryError("CUDA out of memory. Tried …")) == "out of memory"
-    assert reason(RuntimeError("DefaultCPUAllocator: not enough memory: you tried …")) == "out of memory"
+    assert failure_reason(torch.OutOfMemoryError("CUDA out of memory. Tried …")) == "out of memory"
+    assert failure_reason(RuntimeError("DefaultCPUAllocator: not enough memory: you tried …")) == "out of memory"
     compiler = "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')"
-    assert reason(RuntimeError(f"backend='inductor' raised:\n{compiler}")) == "torch.compile finds no C++ compiler"
-    assert len(reason(ValueError("x" * 1000))) <= 100
+    assert (
+        failure_reason(RuntimeError(f"backend='inductor' raised:\n{compiler}")) == "torch.compile finds no C++ compiler"
+    )
+    assert len(failure_reason(ValueError("x" * 1000))) <= 100
 
 
 def test_peak_memory_of_a_call():
-    taken = peak_of(lambda: torch.ones(64 * 2**20).sum(), torch.device("cpu"))  # 256 MiB of float32
+    taken = peak_memory(lambda: torch.ones(64 * 2**20).sum(), torch.device("cpu"))  # 256 MiB of float32
     if taken is None:
         pytest.skip("this system does not tell")
     assert 250 * 2**20 < taken < 300 * 2**20

@@ -2,8 +2,7 @@ import pytest
 import timm
 import torch
 
-from benchmarks import variants
-from benchmarks.variants import nearest_vit, parameters_of
+from benchmarks.variants import count_parameters, nearest_vit
 
 from ..strategies import random
 from .families import SmallFamily
@@ -14,12 +13,12 @@ from .families import SmallFamily
 )
 def test_the_nearest_vit(size, vit):
     model = timm.create_model(f"crate_{size}_patch16_224", device="meta")
-    assert nearest_vit(parameters_of(model)) == f"{vit}_patch16_224"
+    assert nearest_vit(count_parameters(model)) == f"{vit}_patch16_224"
 
 
 def test_all_crates_of_a_family_are_one_network():
     family, images = SmallFamily(), random(2, 3, 32, 32)
-    networks = {name: family.build(name, torch.float64).eval() for name in ("pseudocode", "definition", "folded")}
+    networks = {name: family.build(name, torch.float64).eval() for name in ("pseudocode", "folded")}
     expected = family.build("opencrate", torch.float64).eval()(images)
     for name, network in networks.items():
         # a folded network's weights were rounded to float32, as its build is
@@ -30,14 +29,3 @@ def test_what_starts_as_ones_and_zeros_is_moved():
     family = SmallFamily()
     for network in (family.crate, family.vit):
         assert all(weight.std() > 0.05 for weight in network.parameters() if weight.dim() == 1)
-
-
-def test_without_a_checkout_the_definition_is_the_judge(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "PSEUDOCODE", tmp_path / "pseudocode.py")
-    monkeypatch.delitem(variants.sys.modules, "opencrate_pseudocode", raising=False)
-    family = SmallFamily()
-    assert variants.pseudocode() is None
-    assert family.judge_of("folded") == "definition"
-    assert family.judge_of("vit") == "vit"
-    with pytest.raises(ValueError, match=r"pseudocode is not at .*pseudocode\.py"):
-        family.build("pseudocode")

@@ -6,7 +6,7 @@ import pytest
 
 from opencrate.measures import DEFINITIONS
 from reproduction.claims import claims
-from reproduction.depth import COLUMNS, DEPTH, Opened, _percent, depth_rows
+from reproduction.depth import CHANGE_COLUMNS, DEPTH_CLAIMS, LayerCurves, _percent, change_rows
 
 from .filling import HOLDS, NOT, PART, SMALL, UNTESTED, filled, judged, layers, row_of
 
@@ -117,8 +117,8 @@ def test_a_network_of_two_layers_is_held_to_both(tmp_path):
 
 def test_a_network_that_has_nothing_left_is_told_of(tmp_path):
     """A collapsed one: its second layer leaves no entry, from which nothing can fall."""
-    networks = [Opened("CRATE-B", layers([100.0, 0.0, 0.0, 0.0], FLAT, [0.5, 0.0, 0.0, 0.0]))]
-    assert [row[1:3] for row in depth_rows(networks)] == [["−100 %", "+0 %"]] * 4
+    networks = [LayerCurves("CRATE-B", layers([100.0, 0.0, 0.0, 0.0], FLAT, [0.5, 0.0, 0.0, 0.0]))]
+    assert [row[1:3] for row in change_rows(networks)] == [["−100 %", "+0 %"]] * 4
     assert judged(tmp_path, RATE, looks=seen(networks[0].curves)).verdict == NOT
     begins = layers([0.0, 0.0, 0.0, 0.0], FLAT)
     assert judged(tmp_path / "begins", RATE, looks=seen(begins)).verdict == UNTESTED
@@ -156,7 +156,7 @@ def test_the_strong_recipes_networks_are_told_of_too(tmp_path, variant, words):
         return row_of(run, SMALL, 80.0, looks={"fig3": found}) if opened else None
 
     found = {claim.text: claim for claim in claims(SMALL, filled(SMALL, tmp_path, row))}
-    for text in DEPTH:
+    for text in DEPTH_CLAIMS:
         assert {text, f"{text}, with {words}"} <= found.keys()
     light, strong = (found[f"R^c falls with depth{of}"] for of in ("", f", with {words}"))
     assert (light.verdict, strong.verdict) == (HOLDS, NOT)
@@ -223,20 +223,20 @@ def test_a_network_is_held_to_the_untrained_one_of_its_size(tmp_path):
 
 def test_the_table_of_changes(tmp_path):
     networks = [
-        Opened("CRATE-T", layers([100.0, 90.0, 95.0, 50.0], [100.0, 80.0, 80.0, 88.0], [0.5, 0.4, 0.2, 0.3])),
-        Opened("CRATE-T", layers([100.0, 50.0, 45.0, 60.0], [100.0, 80.0, 80.0, 88.0], [0.5, 0.4, 0.2, 0.3])),
-        Opened("CRATE-B", layers(HALVED, FLAT, [0.5, 0.4, 0.2, 0.3], ["unit"])),
+        LayerCurves("CRATE-T", layers([100.0, 90.0, 95.0, 50.0], [100.0, 80.0, 80.0, 88.0], [0.5, 0.4, 0.2, 0.3])),
+        LayerCurves("CRATE-T", layers([100.0, 50.0, 45.0, 60.0], [100.0, 80.0, 80.0, 88.0], [0.5, 0.4, 0.2, 0.3])),
+        LayerCurves("CRATE-B", layers(HALVED, FLAT, [0.5, 0.4, 0.2, 0.3], ["unit"])),
     ]
-    rows = list(depth_rows(networks))
+    rows = list(change_rows(networks))
     assert [row[0] for row in rows] == [
         f"{name}: {measure}"
         for name in ("CRATE-T (2 seeds)", "CRATE-B (1 seed)")
         for measure in (*(f"R^c, {definition}" for definition in DEFINITIONS), "non-zero")
     ]
-    assert {len(row) for row in rows} == {1 + len(COLUMNS)}
+    assert {len(row) for row in rows} == {1 + len(CHANGE_COLUMNS)}
     changes = ["−40 … −50 %", "−44 … +20 %", "−5 … −55 %", "2 of 3", "−12 %", "+10 %"]
     steady = replace(networks[1], curves=layers(HALVED, FLAT))
-    assert next(depth_rows([networks[0], steady]))[4] == "2 to 3 of 3"
+    assert next(change_rows([networks[0], steady]))[4] == "2 to 3 of 3"
     assert rows[0][1:] == rows[2][1:] == changes
     assert rows[3][1:] == ["−40 %", "−25 %", "−60 %", "2 of 3", "+0 %", "+0 %"]
     assert rows[4][1:5] == ["+0 %", "+0 %", "+0 %", "0 of 3"]

@@ -50,7 +50,7 @@ TABLE_3 = {
     "proximal majorisation instead of ISTA": ("prox_mm", "68.6", "−2.2"),
     "the same with the tight bound (ours)": ("prox_mm_tight", "–", ""),
     "tied, −κγ Y beside κγ MSSA(Y) (ours)": ("softmax_step", "–", ""),
-    "tied, as short a step, without −κγ Y (ours)": ("mssa_tied_short", "–", ""),
+    "tied, a step of the same length, without −κγ Y (ours)": ("mssa_tied_short", "–", ""),
     "the exact gradient of R^c (ours)": ("gradient_step", "–", ""),
 }
 LAYERS = {
@@ -215,7 +215,7 @@ def test_what_is_varied_beside_the_papers(text, head, table):
 
 
 def test_the_strong_recipe(text):
-    (lines,) = tables(text)["How far both go with a strong recipe"]
+    (lines,) = tables(text)["Accuracy with strong recipes"]
     assert lines[0] == ["", "the paper's settings", "our strong recipe", "our strong recipe and mixing"]
     for line, model in zip(lines[1:], ("CRATE-T", "ViT-T"), strict=True):
         assert line == [
@@ -240,7 +240,7 @@ def test_layers_and_half_steps(text):
         ["CRATE-T, trained: non-zero", ".50", ".40", ".30", ".45"],
     ]
     assert [line[0].partition(",")[0] for line in lines[5:]] == ["CRATE-S"] * 4
-    (audited,) = found["What every half-step does (CRATE-T)"]
+    (audited,) = found["The effect of every half-step (CRATE-T)"]
     assert audited[1:] == [
         ["1", "yes", "it does", "+1.0 %", "+0.500", "+0.125", "so does it; and how", "+3.0 %"],
         ["2", "no", "it does not", "+2.0 %", "−0.250", "−0.062", "", "+4.0 %"],
@@ -279,12 +279,12 @@ def test_every_claim_has_a_verdict_and_its_evidence(text):
 def test_what_made_it(text):
     done = len(PLAN.runs) - len(MISSING) - len(FAILED)
     assert (
-        f"{done} of {len(PLAN.runs)} runs on an abacus (torch 2.11, timm 1.0), {done} min in all and 60 s by the"
-        " clock (runs that share a machine take longer than alone), 2026-11-16." in text
+        f"{done} of {len(PLAN.runs)} runs on an abacus (torch 2.11, timm 1.0), {done} min in total, 60 s elapsed"
+        " (several runs shared a GPU or CPU, which makes each slower), 2026-11-16." in text
     )  # of a minute each, all begun at one time
-    assert "`opencrate reproduce --scale smoke`" in text
+    assert "`python -m reproduction --scale smoke`" in text
     assert "Revisions 0123456; [results.csv](results.csv)" in text
-    assert "**This scale shows that all of it runs." in text
+    assert "**This scale only shows that everything runs." in text
     optim = "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper)"
     assert f"{optim}, 2 epochs (150), pictures of 16 pixels (224)." in text
 
@@ -292,8 +292,8 @@ def test_what_made_it(text):
 @pytest.mark.parametrize(
     ("spans", "words"),
     [
-        ([("01:00", 120), ("01:02", 60), ("05:00", 60)], "4 min in all, "),  # one after another, with a pause
-        ([("01:00", 600), ("01:02", 60), ("01:09", 120)], "13 min in all and 11 min by the clock ("),
+        ([("01:00", 120), ("01:02", 60), ("05:00", 60)], "4 min in total, "),  # one after another, with a pause
+        ([("01:00", 600), ("01:02", 60), ("01:09", 120)], "13 min in total, 11 min elapsed ("),
     ],
 )
 def test_time_of_runs_beside_each_other(spans, words, tmp_path):
@@ -314,7 +314,7 @@ def test_a_mark_is_explained_where_there_is_one(tmp_path, best, told):
     results = filled(PLAN, tmp_path, lambda run: row_of(run, PLAN, 50.0, best=best))
     text = write_document(PLAN, results, tmp_path, tmp_path).read_text()
     assert (
-        ("†: a seed ended more than 10 points below its best epoch, or began" in text)
+        ("†: a seed ended more than 10 points below its best epoch, or started" in text)
         == ("50.00 ± 0.00 †" in text)
         == told
     )
@@ -323,7 +323,7 @@ def test_a_mark_is_explained_where_there_is_one(tmp_path, best, told):
 def test_failed_and_missing_runs_are_named(text):
     for key in FAILED:
         assert f"- `{key}`: no disk" in text
-    assert f"Not run yet: 2 of {len(PLAN.runs)} runs, `{MISSING[0]}` the first." in text
+    assert f"Not run yet: 2 of {len(PLAN.runs)} runs; the first is `{MISSING[0]}`." in text
     waiting = [run for run in PLAN.runs if run.key in (*MISSING, *FAILED)]
     counts = [(part, sum(part in run.parts for run in waiting)) for part in PARTS]
     told = ", ".join(f"{count} for {part}" for part, count in counts if count)
@@ -395,7 +395,7 @@ def test_the_forms_of_the_pictures_are_told_by_set(tmp_path, drawn):
     forms = {"digits": "idx", "digits → digits again": "folder"}
     results = filled(PLAN, tmp_path, lambda run: (row(run) or {}) | {"pictures": forms.get(run.task, "packed")})
     text = write_document(PLAN, results, tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert ": digits idx and packed, maybe not the same; digits again folder and packed, maybe not the same." in text
+    assert ": digits idx and packed (may differ); digits again folder and packed (may differ)." in text
 
 
 def test_the_same_results_give_the_same_bytes(out, text):
@@ -416,7 +416,7 @@ def test_results_of_another_recipe_are_left_out(tmp_path, drawn):
         run.key for run in PLAN.runs[1:] if (run.model, run.task, run.variant) == ("CRATE-T", "digits", "light")
     )
     assert ours[2][1] == f"{NUMBERS[other]:.2f}"
-    assert f"`{first.key}` the first." in text
+    assert f"the first is `{first.key}`." in text
 
 
 def test_a_document_of_nothing(tmp_path):

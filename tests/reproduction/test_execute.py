@@ -1,4 +1,4 @@
-"""Plans carried out by real processes, and what becomes of them when something fails or is killed."""
+"""Plans carried out by real processes, of which some fail or are killed."""
 
 import json
 import os
@@ -15,10 +15,12 @@ from rich.console import Console
 
 from opencrate.recipes import Schedule
 from reproduction.execute import execute, places_for
+from reproduction.place import Place
 from reproduction.plan import Plan, Run
 from reproduction.progress import Progress
 from reproduction.results import Results
-from reproduction.scales import plan_for
+from reproduction.run_one import Job
+from reproduction.scales import SCALES, plan_for
 
 PLAN = plan_for("smoke", {})
 SCRATCH, TUNED = "digits/vit-t/light/seed0", "digits-to-digits-again/vit-t/light/seed0"
@@ -26,10 +28,14 @@ OTHER = "digits/crate-t/mssa_tied/seed0"
 LONG = "digits/crate-t/epochs_300/seed0"
 
 
-def plan(*keys: str, **changes: object) -> Plan:
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
+
+
+def plan(*keys: str, runs_per_process: int = 1, **changes: object) -> Plan:
     """These runs of the smoke plan; `changes` are of every recipe."""
     runs = {run.key: run for run in PLAN.runs}
-    return Plan("smoke", tuple(replace(runs[key], recipe=replace(runs[key].recipe, **changes)) for key in keys), 4)
+    changed = (replace(runs[key], recipe=replace(runs[key].recipe, **changes)) for key in keys)
+    return Plan("smoke", tuple(changed), samples=4, runs_per_process=runs_per_process)
 
 
 def carry_out(what: Plan, out: Path, jobs: int = 1) -> tuple[Results, str]:
@@ -37,7 +43,7 @@ def carry_out(what: Plan, out: Path, jobs: int = 1) -> tuple[Results, str]:
     results = Results(out / "results.json", "smoke")
     with (out.parent / "said.txt").open("w+", encoding="utf-8") as file:
         progress = Progress(Console(file=file, width=200))
-        execute(what, results, places_for(what, out, ("cpu",), jobs, 1), 1, progress)
+        execute(what, results, places_for(what, out, ("cpu",), jobs, processes=1, threads=1), progress)
         progress.end()
         file.seek(0)
         return results, file.read()
@@ -51,9 +57,15 @@ def finished_at(out: Path, key: str) -> int:
     return (out / "runs" / key / "result.json").stat().st_mtime_ns
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_job_is_the_same_behind_its_json(scale):
+    job = Job(plan_for(scale, {}).runs, Place(Path("out"), "cuda:1", 8, 2, 500))
+    assert Job.from_json(job.to_json()) == job
+
+
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path):
     scratch, tuned, other = plan(SCRATCH, TUNED, OTHER).runs
-    results, said = carry_out(Plan("smoke", (broken(scratch), tuned, other), 4), tmp_path / "out")
+    results, said = carry_out(Plan("smoke", (broken(scratch), tuned, other), 4, 2), tmp_path / "out")
     assert results.failures().keys() == {SCRATCH, TUNED}
     assert "unknown network 'vit_tini_patch16_224'" in results.rows[SCRATCH]["error"]
     assert results.rows[TUNED]["error"] == f"it starts from {SCRATCH}, which failed"
@@ -99,22 +111,24 @@ def killed_when(condition, victim) -> threading.Thread:
 
 
 def workers_of(parent: int) -> list[int]:
-    """Its children that are workers, as /proc tells."""
-    found = []
+    """The processes that carry out runs, according to /proc."""
+    workers = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             status, command = (folder / "status").read_text(), (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if f"PPid:\t{parent}\n" in status and b"spawn_main" in command:
-            found.append(int(folder.name))
-    return found
+        if f"PPid:\t{parent}\n" in status and b"reproduction.run_one" in command:
+            workers.append(int(folder.name))
+    return workers
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
-def test_a_killed_worker_is_replaced(tmp_path):
-    what = plan(LONG, OTHER, schedule=Schedule(epochs=15, warmup_epochs=0))
+@needs_proc
+@pytest.mark.parametrize("runs_per_process", [1, 2])
+def test_a_killed_process_is_one_failed_run(tmp_path, runs_per_process):
+    """The other runs of its job get another process."""
+    what = plan(LONG, OTHER, runs_per_process=runs_per_process, schedule=Schedule(epochs=15, warmup_epochs=0))
     metrics = tmp_path / "out" / "runs" / LONG / "metrics.jsonl"
     killer = killed_when(metrics.is_file, lambda: workers_of(os.getpid())[0])
     results, said = carry_out(what, tmp_path / "out")
@@ -127,11 +141,11 @@ def test_a_killed_worker_is_replaced(tmp_path):
     assert len(json.loads((tmp_path / "out" / "runs" / LONG / "run.json").read_text())) == 2  # it was started twice
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
+@needs_proc
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_killed_plan_goes_on(tmp_path, number):
-    """Its workers end with it, and what was finished stays finished."""
-    command = [sys.executable, "-m", "opencrate", "reproduce", "--out", str(tmp_path / "out")]
+    """Its processes end with it, and finished runs stay finished."""
+    command = [sys.executable, "-m", "reproduction", "--out", str(tmp_path / "out")]
     command += ["--jobs", "2", "--runs", "digits/crate-t/prox_mm*/seed0", OTHER]
     file = tmp_path / "out" / "results.json"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -143,7 +157,7 @@ def test_a_killed_plan_goes_on(tmp_path, number):
     assert len(workers) == 2
     if number == signal.SIGTERM:
         assert process.returncode == 143
-        assert "stopped; the same command goes on from there" in errors
+        assert "stopped; the same command resumes" in errors
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -157,3 +171,26 @@ def test_a_killed_plan_goes_on(tmp_path, number):
     assert f"3 runs, of which {len(rows)} " in done.stdout
     assert {key: finished_at(tmp_path / "out", key) for key in rows} == before
     assert len(json.loads(file.read_text())["rows"]) == 3
+
+
+@needs_proc
+def test_control_c_is_one_sentence(tmp_path):
+    """A terminal sends it to all processes of the command's group: the runs are not among them, and end in order."""
+    command = [sys.executable, "-m", "reproduction", "--out", str(tmp_path / "out"), "--jobs", "2", "--only", "strong"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, start_new_session=True) as process:
+        while len(workers := workers_of(process.pid)) < 2 and process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output == "smoke: 8 runs\n"
+    assert errors == "reproduction: stopped; the same command resumes, and --write-only writes what is done\n"
+    assert len(workers) == 2
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_a_process_that_cannot_start_is_an_exit_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    results, _ = carry_out(plan(SCRATCH, OTHER), tmp_path / "out")
+    assert [row["error"] for row in results.rows.values()] == ["its process ended with exit code 1"] * 2

@@ -65,13 +65,13 @@ def test_columns_of_which_nothing_is_known_are_left_out():
 def test_the_document_shows_them(tmp_path):
     results = curves(tmp_path, "cifar-10/crate-t/light/seed0", "cifar-10/vit-t/light/seed0")
     text = write_document(SMALL, results, tmp_path, tmp_path).read_text(encoding="utf-8")
-    assert "## How they learn: CRATEs beside ViTs over the epochs\n\n![CIFAR-10, with the paper's settings](" in text
+    assert "## Learning curves of CRATEs and ViTs\n\n![CIFAR-10, with the paper's settings](" in text
     assert "| ViT-T | 68.50 | 0.750, epoch 12 | 0.800 |" in text
     assert (tmp_path / "figures" / "learning_cifar-10_light.png").stat().st_size > 1000
 
 
 def test_no_curves_no_section(tmp_path):
-    assert "How they learn" not in write_document(SMALL, curves(tmp_path), tmp_path, tmp_path).read_text("utf-8")
+    assert "Learning curves" not in write_document(SMALL, curves(tmp_path), tmp_path, tmp_path).read_text("utf-8")
 
 
 def recorded(folder, *lines):

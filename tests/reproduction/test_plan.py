@@ -17,7 +17,7 @@ from opencrate.recipes import FINETUNING, RECIPES, Optim, Schedule, differences
 from opencrate.training.building import build_model
 from reproduction.claims import pairs_of
 from reproduction.plan import LOOKS, PARTS
-from reproduction.scales import SCALES, _found, plan_for
+from reproduction.scales import SCALES, _dataset_in, plan_for
 
 # What the paper varies, each as a factor or a value of its own setting.
 TABLE_2 = {
@@ -78,7 +78,7 @@ def test_every_part_has_runs(plan):
 
 
 def test_a_plan_is_told_in_a_line_for_every_run(plan):
-    lines = plan.told().splitlines()
+    lines = plan.describe().splitlines()
     assert [line.split()[0] for line in lines[:-1]] == [run.key for run in plan.runs]
     assert lines[-1] == f"{len(plan.runs)} runs"
 
@@ -128,11 +128,11 @@ def test_all_where_nothing_is_given(plan):
 @pytest.mark.parametrize(
     ("parts", "patterns", "sentence"),
     [
-        (["tabel1"], [], f"there is no part 'tabel1' of the paper; known: {', '.join(PARTS)}"),
-        ([], ["cifar/*"], "no run of the plan matches cifar/*: --dry prints their names"),
-        (["strong"], [], "the scale full has no run for strong"),
-        (["strong"], ["imagenet/*"], "the scale full has no run for strong"),
-        (["table3"], ["*/vit-t/*", "x"], "no run of table3 matches */vit-t/* or x: --dry prints their names"),
+        (["tabel1"], [], f"unknown part 'tabel1'; known: {', '.join(PARTS)}"),
+        ([], ["cifar/*"], "no run of the plan matches cifar/*; --dry prints the names"),
+        (["strong"], [], "scale full has no run for strong"),
+        (["strong"], ["imagenet/*"], "scale full has no run for strong"),
+        (["table3"], ["*/vit-t/*", "x"], "no run of table3 matches */vit-t/* or x; --dry prints the names"),
     ],
 )
 def test_one_sentence_where_nothing_is_left(parts, patterns, sentence):
@@ -311,18 +311,18 @@ def write_packed(root):
 
 
 @pytest.mark.parametrize(("name", "write"), [("idx", write_idx), ("folder", write_folder), ("packed", write_packed)])
-def test_a_set_is_found_as_it_lies(tmp_path, name, write):
+def test_a_set_is_dataset_in_as_it_lies(tmp_path, name, write):
     write(tmp_path / "set")
     data = Dataset("torch/cifar10", num_classes=2, size=8)
-    found = _found(data, str(tmp_path / "set"))
+    found = _dataset_in(data, str(tmp_path / "set"))
     assert found == replace(data, name=name, root=str(tmp_path / "set"))
     assert [len(feed) for feed in open_feeds(found, Augmentation())] == [2, 2]
 
 
-def test_a_set_that_is_not_found_is_as_the_recipe_says(tmp_path):
+def test_a_set_that_is_not_dataset_in_is_as_the_recipe_says(tmp_path):
     data = Dataset("torch/cifar10", num_classes=2)
     (tmp_path / "cifar-10-batches-py").mkdir()
-    assert _found(data, str(tmp_path)) == replace(data, root=str(tmp_path))
+    assert _dataset_in(data, str(tmp_path)) == replace(data, root=str(tmp_path))
 
 
 def test_a_plan_knows_where_its_pictures_are(tmp_path):
@@ -341,9 +341,9 @@ def test_a_plan_knows_where_its_pictures_are(tmp_path):
 @pytest.mark.parametrize(
     ("scale", "name", "sentence"),
     [
-        ("small", "cifar", "the scale small has no set 'cifar'; did you mean 'cifar10'?"),
-        ("small", "imagenet", "the scale small has no set 'imagenet'; known: cifar10, fashion_mnist"),
-        ("smoke", "digits", "the scale smoke has no set 'digits': its pictures come with the package"),
+        ("small", "cifar", "scale small has no dataset 'cifar'; did you mean 'cifar10'?"),
+        ("small", "imagenet", "scale small has no dataset 'imagenet'; known: cifar10, fashion_mnist"),
+        ("smoke", "digits", "scale smoke has no dataset 'digits'; its pictures come with the package"),
     ],
 )
 def test_one_sentence_for_an_unknown_set(scale, name, sentence):

@@ -1,9 +1,8 @@
-"""Which workers a command has, and that it has its folder to itself."""
+"""The steps of the command: devices and jobs, datasets that cannot be read, documents that would lose results."""
 
 import json
 import shutil
 from contextlib import nullcontext
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +12,7 @@ from PIL import Image
 
 from opencrate.data import pack_splits
 from opencrate.run_folder import RunFolder
-from reproduction import Reproduction, reproduce
-from reproduction.reproduce import _workers
-
-reproducing = import_module("reproduction.reproduce")
+from reproduction.command import Reproduction, _workers, reproduce
 
 
 @pytest.mark.parametrize(
@@ -38,7 +34,7 @@ def test_devices_and_runs_at_a_time(monkeypatch, settings, gpus, devices, jobs):
 
 
 def test_processes_choose_their_devices_themselves():
-    with pytest.raises(ValueError, match=r"^--processes 2 takes the first GPUs, or the CPU: leave --devices out$"):
+    with pytest.raises(ValueError, match=r"^--processes 2 chooses its devices itself; leave out --devices$"):
         _workers(Reproduction(processes=2, devices=("cpu",)))
 
 
@@ -70,7 +66,7 @@ def test_a_document_is_not_written_over_by_one_with_less(published):
     del results["rows"]["cifar-10/vit-t/strong/seed1"]
     file.write_text(json.dumps(results))
     with pytest.raises(
-        ValueError, match=r"results\.json has 1 results that .* lacks, cifar-10/vit-t/strong/seed1 for one"
+        ValueError, match=r"results\.json has 1 results that .* lacks, such as cifar-10/vit-t/strong/seed1;"
     ):
         reproduce(published)
     assert contents(published.document) == before
@@ -80,13 +76,13 @@ def test_a_document_is_not_written_over_by_one_of_another_scale(published, tmp_p
     (tmp_path / "smoke").mkdir()
     (tmp_path / "smoke/results.json").write_text('{"scale": "smoke", "rows": {}}')
     before = contents(published.document)
-    with pytest.raises(ValueError, match=r"RESULTS\.md is not of the scale smoke: give another --document$"):
+    with pytest.raises(ValueError, match=r"RESULTS\.md is not of scale smoke; give another --document$"):
         reproduce(Reproduction(out=tmp_path / "smoke", document=published.document, write_only=True))
     assert contents(published.document) == before
 
 
-def test_the_plan_tells_what_is_done(published):
-    lines = published.told().splitlines()
+def test_the_plan_says_what_is_done(published):
+    lines = published.describe_plan().splitlines()
     done = json.loads((published.out / "results.json").read_text())["rows"]
     assert {line.split()[0] for line in lines[:-1] if line.endswith("  done")} == done.keys()
     assert lines[-1] == f"{len(lines) - 1} runs, of which {len(done)} are done"
@@ -96,10 +92,12 @@ def test_an_empty_folder_has_no_pictures(tmp_path):
     for name in ("cifar10", "fashion_mnist"):
         (tmp_path / name).mkdir()
     data = tuple(f"{name}={tmp_path / name}" for name in ("cifar10", "fashion_mnist"))
-    with pytest.raises(ValueError, match=r"^there is nothing in .*: say where cifar10 lies, --data cifar10=FOLDER$"):
+    with pytest.raises(
+        ValueError, match=r"^\S+/cifar10 is missing or empty; give the folder of cifar10, --data cifar10=FOLDER$"
+    ):
         reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out"))
     (tmp_path / "cifar10" / "train").mkdir()
-    with pytest.raises(ValueError, match=r"^there is nothing in .*: say where fashion_mnist lies"):
+    with pytest.raises(ValueError, match=r"^\S+/fashion_mnist is missing or empty; give the folder of fashion_mnist"):
         reproduce(Reproduction(scale="small", data=data, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -109,7 +107,7 @@ def test_an_empty_folder_has_no_pictures(tmp_path):
     [
         (
             ("notes.txt",),
-            r"^\S+cifar10 does not hold cifar10: there should be IDX files, a packed set, .* \(torchvision says",
+            r"^\S+cifar10 does not hold cifar10 as IDX files, a packed set, .* \(torchvision: ",
         ),
         (("train/cat/1.png",), r"^cifar10 cannot be read: \S+cifar10 has no folder 'validation' or "),
         (("train-images-idx4-ubyte",), r"^cifar10 cannot be read: "),
@@ -129,7 +127,9 @@ def test_a_set_that_cannot_be_read_stops_the_plan_before_its_first_run(tmp_path,
 
 def test_two_of_torchvisions_sets_in_one_folder_are_both_opened(tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(reproducing, "open_pictures", lambda data, training: opened.append((data.name, training)))
+    monkeypatch.setattr(
+        "reproduction.command.open_pictures", lambda data, training: opened.append((data.name, training))
+    )
     (tmp_path / "notes.txt").touch()
     settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}", f"fashion_mnist={tmp_path}"))
     settings.require_pictures(settings.plan())

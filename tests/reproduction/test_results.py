@@ -257,7 +257,7 @@ def test_one_sentence_for_a_file_that_is_none(tmp_path, text):
     file.write_text(text)
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
         Results(file, "smoke")
-    assert str(caught.value) == f"{file} is not a file of results: remove it, or give another --out"
+    assert str(caught.value) == f"{file} is not a file of results; remove it, or give another --out"
     assert file.read_text() == text
 
 
@@ -279,7 +279,7 @@ def test_one_sentence_for_results_of_another_scale(tmp_path):
     Results(file, "small").write()
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
         Results(file, "smoke")
-    assert str(caught.value) == f"{file} has results of the scale small, not smoke: give another --out"
+    assert str(caught.value) == f"{file} has results of scale small, not smoke; give another --out"
 
 
 def test_a_file_that_every_reader_of_json_reads(tmp_path):

@@ -18,8 +18,9 @@ from safetensors.torch import load_file
 import opencrate
 from opencrate.evaluation import Measuring, data_of, measure_checkpoint
 from opencrate.evaluation import measure as measuring
+from reproduction.place import Place
 from reproduction.plan import LOOKS
-from reproduction.run_one import Place, _to_its_end, perform
+from reproduction.run_one import _run_to_end, perform
 
 from .tiny import tiny
 
@@ -218,7 +219,7 @@ time.sleep(60)
 
     before = signal.getsignal(signal.SIGTERM)
     threading.Thread(target=ask).start()
-    assert _to_its_end([sys.executable, str(tmp_path / "script.py")]) == 7
+    assert _run_to_end([sys.executable, str(tmp_path / "script.py")]) == 7
     assert (tmp_path / "saved").exists()
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -1,4 +1,4 @@
-"""The whole of `opencrate reproduce`, on the embedded digits."""
+"""All of `python -m reproduction`, on the embedded digits."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from reproduction.scales import plan_for
 
 @pytest.mark.timeout(400)
 def test_everything_runs_on_digits(tmp_path):
-    command = [sys.executable, "-m", "opencrate", "reproduce", "--scale", "smoke", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "reproduction", "--scale", "smoke", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "results.json").read_text())["rows"]

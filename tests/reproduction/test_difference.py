@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproduction.comparing import Difference
+from reproduction.difference import Difference
 from reproduction.results import Sample
 
 

@@ -1,17 +1,16 @@
 """The command, as a user runs it."""
 
 import json
-import sys
 from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
 
-from benchmarks import disagreements, running, timing, variants
+from benchmarks import measure, timing
+from benchmarks.__main__ import main
 from benchmarks.attention import Shape
-from benchmarks.results import read, together
-from opencrate.cli import main
+from benchmarks.report_file import disagreements, merge_reports, read
 
 from .families import BrokenFamily, SmallFamily
 
@@ -20,13 +19,13 @@ FAST = ["--quick", "--rounds", "2", "--seconds", "0.002", "--device", "cpu"]
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(running, "Family", SmallFamily)
+    monkeypatch.setattr(measure, "Family", SmallFamily)
     monkeypatch.setitem(timing.SIDES, "cpu", 64)
-    monkeypatch.setattr(running, "shapes_for", lambda *_: [("sweep", Shape(1, n, 1, 8)) for n in (16, 32)])
+    monkeypatch.setattr(measure, "shapes_for", lambda *_: [("sweep", Shape(1, n, 1, 8)) for n in (16, 32)])
 
 
 def test_every_part(small, tmp_path, capsys):
-    main(["bench", *FAST, "--out", str(tmp_path)])
+    main([*FAST, "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     for words in ("Training: CRATE-Tiny", "Inference: CRATE-Tiny", "Latency of one picture", "Attention alone", "MFU"):
         assert words in printed
@@ -67,12 +66,15 @@ def check_row(row, comparison):
 
 
 def test_a_disagreement_is_exit_code_1_and_no_speed(small, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(running, "Family", BrokenFamily)
+    monkeypatch.setattr(measure, "Family", BrokenFamily)
     with pytest.raises(SystemExit) as stop:
-        main(["bench", *FAST, "--only", "inference", "--out", str(tmp_path)])
+        main([*FAST, "--only", "inference", "--out", str(tmp_path)])
     assert stop.value.code == 1
     printed = capsys.readouterr()
-    assert printed.err == "opencrate: no speed for what computes something else: opencrate-eager in tiny inference\n"
+    assert (
+        printed.err
+        == "benchmarks: no speed for variants that compute something else: opencrate-eager in tiny inference\n"
+    )
     row = next(line for line in printed.out.splitlines() if line.strip().startswith("opencrate-eager"))
     assert "disagrees" in row
     (comparison,) = read(tmp_path / "bench.json")["comparisons"]
@@ -81,19 +83,8 @@ def test_a_disagreement_is_exit_code_1_and_no_speed(small, tmp_path, capsys, mon
     assert broken["errors"]["outputs"] > 1e-3
 
 
-def test_an_installation_without_the_pseudocode(small, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(variants, "PSEUDOCODE", tmp_path / "pseudocode.py")
-    monkeypatch.delitem(sys.modules, "opencrate_pseudocode", raising=False)
-    main(["bench", *FAST, "--only", "latency", "--out", str(tmp_path)])
-    assert "The paper's pseudocode is left out: this installation has no benchmarks/." in capsys.readouterr().out
-    (comparison,) = read(tmp_path / "bench.json")["comparisons"]
-    assert [row["variant"] for row in comparison["rows"]] == ["opencrate-eager", "folded-eager", "vit-eager"]
-    assert {row["status"] for row in comparison["rows"]} == {"measured"}
-    assert comparison["baselines"] == ["vit-eager"]
-
-
 def test_memory_alone(small, tmp_path):
-    main(["bench", *FAST, "--only", "memory", "--variants", "opencrate-eager", "--out", str(tmp_path)])
+    main([*FAST, "--only", "memory", "--variants", "opencrate-eager", "--out", str(tmp_path)])
     (comparison,) = read(tmp_path / "bench.json")["comparisons"]
     assert comparison["task"] == "training"
     (row,) = comparison["rows"]
@@ -103,19 +94,19 @@ def test_memory_alone(small, tmp_path):
 
 def test_earlier_results_are_shown_together(small, tmp_path, capsys):
     for part in ("latency", "attention"):
-        main(["bench", *FAST, "--only", part, "--out", str(tmp_path / part)])
+        main([*FAST, "--only", part, "--out", str(tmp_path / part)])
     files = [str(tmp_path / part / "bench.json") for part in ("latency", "attention")]
     capsys.readouterr()
-    main(["bench", "--show", files[0], str(tmp_path / "attention"), "--out", str(tmp_path / "both")])
+    main(["--show", files[0], str(tmp_path / "attention"), "--out", str(tmp_path / "both")])
     printed = capsys.readouterr().out
     assert "Latency of one picture" in printed
     assert "Attention alone" in printed
     assert [path.name for path in (tmp_path / "both").iterdir()] == ["bench.png"]
-    assert len(together([read(Path(file)) for file in files])["comparisons"]) == 1
+    assert len(merge_reports([read(Path(file)) for file in files])["comparisons"]) == 1
 
 
 def test_without_matplotlib(small, tmp_path, capsys, without_matplotlib):
-    main(["bench", *FAST, "--only", "attention", "--out", str(tmp_path)])
+    main([*FAST, "--only", "attention", "--out", str(tmp_path)])
     assert "No plot: matplotlib is missing" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
@@ -124,7 +115,7 @@ def test_without_matplotlib(small, tmp_path, capsys, without_matplotlib):
     ("arguments", "sentence"),
     [
         (["--sizes", "bse"], "unknown size 'bse'; did you mean 'base'?"),
-        (["--only", "speed"], "unknown part 'speed'; known: attention, inference, latency, memory, training"),
+        (["--only", "speed"], "unknown measurement 'speed'; known: attention, inference, latency, memory, training"),
         (
             ["--variants", "opencrate-compile"],
             "unknown variant 'opencrate-compile'; did you mean 'opencrate-compiled'?",
@@ -137,32 +128,32 @@ def test_without_matplotlib(small, tmp_path, capsys, without_matplotlib):
 )
 def test_errors_are_a_sentence(arguments, sentence, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["bench", *arguments])
+        main([*arguments])
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"opencrate: {sentence}\n"
+    assert capsys.readouterr().err == f"benchmarks: {sentence}\n"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(capsys):
     with pytest.raises(SystemExit):
-        main(["bench", "--device", "cuda"])
-    assert capsys.readouterr().err == (
-        "opencrate: torch finds no GPU on this machine: --device cpu measures its processor\n"
-    )
+        main(["--device", "cuda"])
+    assert capsys.readouterr().err == "benchmarks: torch finds no GPU on this machine; use --device cpu\n"
 
 
 def test_files_that_are_something_else(tmp_path, capsys):
     (tmp_path / "other.json").write_text('{"a": 1}')
     with pytest.raises(SystemExit):
-        main(["bench", "--show", str(tmp_path / "other.json")])
-    assert "other.json is not what `opencrate bench` writes" in capsys.readouterr().err
+        main(["--show", str(tmp_path / "other.json")])
+    assert "other.json is not a report of `python -m benchmarks`" in capsys.readouterr().err
 
 
 def test_a_file_without_a_measurement(tmp_path, capsys):
     (tmp_path / "bench.json").write_text('{"comparisons": [], "attention": []}')
     with pytest.raises(SystemExit):
-        main(["bench", "--show", str(tmp_path)])
-    assert capsys.readouterr().err.endswith("bench.json holds no measurement: it was stopped before the first\n")
+        main(["--show", str(tmp_path)])
+    assert capsys.readouterr().err.endswith(
+        "bench.json has no measurement, because its run was stopped before the first\n"
+    )
 
 
 def test_a_run_that_is_stopped_at_once_leaves_the_earlier_results(small, tmp_path, monkeypatch):
@@ -170,15 +161,15 @@ def test_a_run_that_is_stopped_at_once_leaves_the_earlier_results(small, tmp_pat
         raise KeyboardInterrupt
 
     (tmp_path / "bench.json").write_text("earlier")
-    monkeypatch.setattr("benchmarks.running.measure_attention", stop)
+    monkeypatch.setattr("benchmarks.measure.measure_attention", stop)
     with pytest.raises(SystemExit):
-        main(["bench", *FAST, "--only", "attention", "--out", str(tmp_path)])
+        main([*FAST, "--only", "attention", "--out", str(tmp_path)])
     assert (tmp_path / "bench.json").read_text() == "earlier"
 
 
 @pytest.mark.slow
 def test_quick_is_quick(tmp_path):
-    main(["bench", "--quick", "--device", "cpu", "--out", str(tmp_path)])
+    main(["--quick", "--device", "cpu", "--out", str(tmp_path)])
     report = read(tmp_path / "bench.json")
     assert report["seconds"] < 60
     assert len(report["comparisons"]) == 3

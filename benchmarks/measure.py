@@ -1,4 +1,4 @@
-"""The whole benchmark: sizes and tasks one after the other, attention last, everything kept as soon as it is known."""
+"""The benchmark: sizes and tasks one after another, attention last; every result is saved at once."""
 
 import platform
 import time
@@ -12,38 +12,43 @@ from rich.console import Console
 from opencrate.training.start import provenance
 
 from .attention import measure_attention, shapes_for
-from .comparing import Comparison, Task
+from .comparison import Comparison, Task
 from .plot import draw
-from .results import JSON, comparison_as_json, read, together, write
+from .printing import print_attention, print_comparison, print_heading, print_notes
+from .report_file import JSON, comparison_json, merge_reports, read, write
 from .settings import Bench
-from .table import print_attention, print_comparison, print_heading, print_notes
-from .variants import Family, pseudocode
+from .variants import Family
 
-__all__ = ["run"]
+__all__ = ["measure"]
 
 PLOT = "bench.png"
-WINDOWS = {"training": 1.0, "inference": 0.5, "latency": 0.25, "attention": 0.05}  # of `seconds`
+WINDOWS = {
+    "training": 1.0,
+    "inference": 0.5,
+    "latency": 0.25,
+    "attention": 0.05,
+}  # the length of a window relative to --seconds
 
 
-def run(bench: Bench, console: Console) -> dict[str, Any]:
-    """Measure, print and save; the report says who disagrees."""
+def measure(bench: Bench, console: Console) -> dict[str, Any]:
+    """Measure, or read earlier reports (--show); print, draw and return the report."""
     if bench.show:
-        report = together([read(file) for file in bench.show])
+        report = merge_reports([read(file) for file in bench.show])
         print_heading(report, console)
         for comparison in report["comparisons"]:
             print_comparison(comparison, console)
     else:
-        report = _measured(bench.resolved(), console)
+        report = _measure(bench.resolved(), console)
     print_attention(report, console)
     print_notes(report, console)
     draw(report, bench.out / PLOT, console)
     return report
 
 
-def _measured(bench: Bench, console: Console) -> dict[str, Any]:
+def _measure(bench: Bench, console: Console) -> dict[str, Any]:
     began, device, file = time.perf_counter(), torch.device(bench.device), bench.out / JSON
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # where streams are made
+        torch.cuda.set_device(device)  # the device on which streams are created
     report: dict[str, Any] = provenance(seed=0, options=_plain(bench))
     report |= {"device": _name_of(device), "notes": _notes(bench), "comparisons": [], "attention": []}
 
@@ -51,53 +56,48 @@ def _measured(bench: Bench, console: Console) -> dict[str, Any]:
         report["seconds"] = time.perf_counter() - began
         write(report, file)
 
-    def tell(sentence: str) -> None:
+    def log(sentence: str) -> None:
         console.print(f"[dim]{sentence}[/dim]", highlight=False)
 
     seconds, rounds = bench.seconds or 1.0, bench.rounds or 1
     print_heading(report, console)
-    bench.out.mkdir(parents=True, exist_ok=True)  # an earlier file stays until something is measured
+    bench.out.mkdir(parents=True, exist_ok=True)  # an earlier bench.json stays until there is a measurement
     for size in bench.sizes:
         family = Family(size, device)
         for task in _tasks(bench, size):
             comparison = Comparison(task, family, bench.variants, bench.precision or "fp32", bench.tolerance)
-            comparison.run(seconds * WINDOWS[task.name], rounds, tell)
-            report["comparisons"].append(comparison_as_json(comparison))
+            comparison.run(seconds * WINDOWS[task.name], rounds, log)
+            report["comparisons"].append(comparison_json(comparison))
             print_comparison(report["comparisons"][-1], console)
             save()
     if "attention" in bench.only:
         for kind, shape in shapes_for(device.type == "cuda", bench.quick):
             precision, tolerance = str(bench.precision), bench.tolerance
             window = seconds * WINDOWS["attention"]
-            found = measure_attention(kind, shape, device, precision, tolerance, window, rounds)
-            report["attention"].append(found)
+            result = measure_attention(kind, shape, device, precision, tolerance, window, rounds)
+            report["attention"].append(result)
             save()
     save()
     return report
 
 
 def _tasks(bench: Bench, size: str) -> list[Task]:
-    """Memory is that of training, and of inference where that is measured too."""
-    batch, weighed = bench.batch_of(size), "memory" in bench.only
+    """Memory is measured in training, and in inference if that is measured, too."""
+    batch, memory = bench.batch_of(size), "memory" in bench.only
     tasks = []
-    if "training" in bench.only or (weighed and "inference" not in bench.only):
-        tasks.append(Task("training", batch, timed="training" in bench.only, weighed=weighed))
+    if "training" in bench.only or (memory and "inference" not in bench.only):
+        tasks.append(Task("training", batch, time="training" in bench.only, memory=memory))
     if "inference" in bench.only:
-        tasks.append(Task("inference", batch, weighed=weighed))
+        tasks.append(Task("inference", batch, memory=memory))
     if "latency" in bench.only:
         tasks.append(Task("latency", 1))
     return tasks
 
 
 def _notes(bench: Bench) -> list[str]:
-    notes = []
-    if pseudocode() is None:
-        notes.append("The paper's pseudocode is left out: this installation has no benchmarks/.")
     if bench.quick:
-        notes.append(
-            "--quick compiles nothing, for that takes longer than a minute; name variants to have them compiled."
-        )
-    return notes
+        return ["--quick compiles nothing, because that takes longer than a minute; --variants can name compiled ones."]
+    return []
 
 
 def _name_of(device: torch.device) -> str:

@@ -1,7 +1,6 @@
-"""One size, one task: build the variants, ask whether they agree, and let those that do take turns.
+"""One size, one task: build the variants, check that their results agree, and time those that do in turns.
 
-Compiled means `engine.building.compile_model`, which is torch.compile of the whole network with its defaults, for all
-variants alike.
+Compiled means `training.building.compile_model`: torch.compile of the entire network with its defaults.
 """
 
 import time
@@ -15,31 +14,31 @@ from torch import Tensor
 from opencrate.training.building import compile_model
 
 from .agreement import Errors, Judge
-from .timing import Timing, alternate, clock_of, matrix_product, peak_of, reason, released
-from .variants import Family, pseudocode
-from .workloads import Contestant, Precision, answering, memory_of, training
+from .timing import Timing, alternate, device_clock, failure_reason, matrix_product, peak_memory, release_memory
+from .variants import Family
+from .workloads import Precision, Workload, forward_passes, storage_bytes, training_steps
 
 __all__ = ["Comparison", "Row", "Task"]
 
 CEILING = "ceiling"
-INPUTS = 3  # batches that take turns
-JUDGED = {"bf16": 32, "fp32": 2}  # pictures that float64 follows: in bf16 ReLUs switch, and gradients with them jump
-Tell = Callable[[str], None]
+INPUTS = 3  # batches, used in turns
+CHECKED_PICTURES = {"bf16": 32, "fp32": 2}  # computed in float64; in bf16 some ReLUs switch, so that more are needed
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the variants do (training, inference or latency), and what of it is measured: the time, the memory."""
+    """What the variants do (training, inference or latency), and whether time and memory are measured."""
 
     name: str
     batch: int
-    timed: bool = True
-    weighed: bool = False
+    time: bool = True
+    memory: bool = False
 
 
 @dataclass
 class Row:
-    """What came of a variant."""
+    """The result of a variant."""
 
     variant: str
     status: str = "measured"  # or: disagrees, failed
@@ -60,36 +59,36 @@ class Comparison:
         self, task: Task, family: Family, variants: tuple[str, ...], precision: Precision, tolerance: float
     ) -> None:
         self.task, self.family, self.precision, self.tolerance = task, family, precision, tolerance
-        self.rows = {name: Row(name) for name in variants if _takes_part(name, task, family.device)}
+        self.rows = {name: Row(name) for name in variants if _is_possible(name, task, family.device)}
         self.images, self.targets = _inputs(task.batch, family)
         self.judges: dict[str, Judge] = {}
-        self.contestants: dict[str, Contestant] = {}
-        self.ceiling: tuple[Timing, int] | None = None  # of a matrix product, and its operations
+        self.workloads: dict[str, Workload] = {}
+        self.ceiling: tuple[Timing, int] | None = None  # the time of a matrix product, and its operations
 
-    def run(self, seconds: float, rounds: int, tell: Tell) -> list[Row]:
+    def run(self, seconds: float, rounds: int, log: Log) -> list[Row]:
         for row in self.rows.values():
             began = time.perf_counter()
             try:
-                self._admit(row)
+                self._prepare(row)
             except Exception as error:  # whatever a compiler, a driver or an allocator may raise
-                row.fail(reason(error))
+                row.fail(failure_reason(error))
             row.ready_after = time.perf_counter() - began
             outcome = row.why or f"agrees, ready after {row.ready_after:.1f} s"
-            tell(f"{self.family.size} {self.task.name}, {row.variant}: {outcome}")
-        if self.task.timed:
-            self._time(seconds, rounds)
-        if self.task.weighed:
-            self._weigh()
-        self.contestants.clear()
+            log(f"{self.family.size} {self.task.name}, {row.variant}: {outcome}")
+        if self.task.time:
+            self._measure_time(seconds, rounds)
+        if self.task.memory:
+            self._measure_memory()
+        self.workloads.clear()
         torch.compiler.reset()  # a function keeps a limited number of compiled versions
-        released(self.family.device)
+        release_memory(self.family.device)
         return list(self.rows.values())
 
-    def _admit(self, row: Row) -> None:
-        """Build the variant, and let it take part if its results agree."""
+    def _prepare(self, row: Row) -> None:
+        """Build the variant; if its results agree, it has a workload to be timed."""
         name, _, mode = row.variant.partition("-")
         in_training = self.task.name == "training"
-        judge = self._judge_of(name)
+        judge = self._judge("vit" if name == "vit" else "pseudocode")
         network = self.family.build(name).train(in_training)
         if mode != "eager":
             compile_model(network)
@@ -99,13 +98,14 @@ class Comparison:
             row.status = "disagrees"
         elif in_training:
             graphed = mode == "graphed"
-            self.contestants[row.variant] = training(network, self.images, self.targets, self.precision, graphed)
+            self.workloads[row.variant] = training_steps(network, self.images, self.targets, self.precision, graphed)
         else:
-            waiting = self.task.name == "latency"
-            self.contestants[row.variant] = answering(network, self.images, self.precision, waiting)
+            latency = self.task.name == "latency"
+            self.workloads[row.variant] = forward_passes(network, self.images, self.precision, latency)
 
-    def _judge_of(self, network: str) -> Judge:
-        plain, family = self.family.judge_of(network), self.family
+    def _judge(self, plain: str) -> Judge:
+        """Compares with the float64 results of a plain network, which is built once."""
+        family = self.family
         if plain not in self.judges:
             self.judges[plain] = Judge(
                 family.build(plain, torch.float64),
@@ -113,19 +113,19 @@ class Comparison:
                 self.images[0],
                 self.targets[0],
                 self.precision,
-                count=min(self.task.batch, JUDGED[self.precision]),
+                count=min(self.task.batch, CHECKED_PICTURES[self.precision]),
                 training=self.task.name == "training",
             )
         return self.judges[plain]
 
-    def _time(self, seconds: float, rounds: int) -> None:
-        """The ceiling takes turns with the variants, so that their share of it is that of the same minute."""
+    def _measure_time(self, seconds: float, rounds: int) -> None:
+        """The matrix product takes turns with the variants, so that both see the machine at the same clock rates."""
         device = self.family.device
         for what in ("step", "pass", "recorded pass"):
-            calls = {name: entry.calls[what] for name, entry in self.contestants.items() if what in entry.calls}
+            calls = {name: workload.calls[what] for name, workload in self.workloads.items() if what in workload.calls}
             if calls and self.task.name != "latency":
                 calls[CEILING], operations = matrix_product(device, self.precision)
-            timings, failures = alternate(calls, seconds, rounds, clock_of(device))
+            timings, failures = alternate(calls, seconds, rounds, device_clock(device))
             failures.pop(CEILING, None)
             if CEILING in timings:
                 self.ceiling = (timings.pop(CEILING), operations)
@@ -133,30 +133,28 @@ class Comparison:
                 self.rows[name].timings[what] = timing
             for name, why in failures.items():
                 self.rows[name].fail(why)
-                del self.contestants[name]
+                del self.workloads[name]
 
-    def _weigh(self) -> None:
-        """Peak memory of a call: what it takes, the variant's own weights and states, and one batch of pictures.
+    def _measure_memory(self) -> None:
+        """Peak memory of a call: what it allocates, the variant's own weights and states, and one batch of pictures.
 
-        What the other variants and the other batches hold at the time is not counted. A recorded step keeps its memory
-        between calls, so there is nothing to see; it takes what the compiled one does.
+        Memory of the other variants and batches is not counted. A recorded step keeps its memory between calls, so
+        that its peak cannot be measured; it needs as much as the compiled one.
         """
-        for name, contestant in self.contestants.items():
+        for name, workload in self.workloads.items():
             if name.endswith("graphed"):
                 continue
             try:
-                taken = peak_of(next(iter(contestant.calls.values())), self.family.device)
+                taken = peak_memory(next(iter(workload.calls.values())), self.family.device)
             except Exception as error:  # as above
-                self.rows[name].fail(reason(error))
+                self.rows[name].fail(failure_reason(error))
             else:
-                own = contestant.held() + memory_of(self.images[:1])
+                own = workload.held_bytes() + storage_bytes(self.images[:1])
                 self.rows[name].peak = None if taken is None else taken + own
 
 
-def _takes_part(variant: str, task: Task, device: torch.device) -> bool:
+def _is_possible(variant: str, task: Task, device: torch.device) -> bool:
     network, _, mode = variant.partition("-")
-    if network == "pseudocode" and not pseudocode():
-        return False
     if mode == "graphed":
         return task.name == "training" and device.type == "cuda"
     return not (network == "folded" and task.name == "training")

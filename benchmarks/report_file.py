@@ -1,4 +1,4 @@
-"""Results as JSON keeps them: the table and the plot are drawn from that, now or later."""
+"""bench.json: the tables and the plot are made from it, at once or later."""
 
 import json
 from dataclasses import asdict
@@ -7,17 +7,17 @@ from typing import Any
 
 from opencrate.files import write_atomically
 
-from .comparing import Comparison, Row
+from .comparison import Comparison, Row
 from .flops import flops_of
 from .timing import Timing
-from .variants import parameters_of
+from .variants import count_parameters
 
-__all__ = ["JSON", "comparison_as_json", "disagreements", "read", "together", "write"]
+__all__ = ["JSON", "comparison_json", "disagreements", "merge_reports", "read", "write"]
 
 JSON = "bench.json"
 
 
-def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
     family, task, rows = comparison.family, comparison.task, list(comparison.rows.values())
     ceiling = comparison.ceiling
     networks = {"crate": family.crate, "vit": family.vit}
@@ -27,23 +27,23 @@ def comparison_as_json(comparison: Comparison) -> dict[str, Any]:
         "task": task.name,
         "batch": task.batch,
         "vit": family.vit_name,
-        "parameters": {name: parameters_of(network) for name, network in networks.items()},
+        "parameters": {name: count_parameters(network) for name, network in networks.items()},
         "flops_per_picture": flops,
         "baselines": [row.variant for row in _baselines(rows)],
         "ceiling": ceiling
         and {"flops": ceiling[1] / ceiling[0].median, "operations": ceiling[1], "rounds": list(ceiling[0].rounds)},
-        "rows": [_row_as_json(row, _baselines(rows), task.batch, flops, ceiling) for row in rows],
+        "rows": [_row_json(row, _baselines(rows), task.batch, flops, ceiling) for row in rows],
     }
 
 
 def _baselines(rows: list[Row]) -> list[Row]:
-    """What ratios are relative to: the eager pseudocode, and the compiled ViT or, where there is none, the eager."""
+    """The variants that ratios refer to: the eager pseudocode, and the compiled ViT or else the eager one."""
     timed = {row.variant: row for row in rows if row.timings}
     choices = (("pseudocode-eager",), ("vit-compiled", "vit-eager"))
-    return [found[0] for names in choices if (found := [timed[name] for name in names if name in timed])]
+    return [known[0] for names in choices if (known := [timed[name] for name in names if name in timed])]
 
 
-def _row_as_json(
+def _row_json(
     row: Row, baselines: list[Row], batch: int, flops: dict[str, int], ceiling: tuple[Timing, int] | None
 ) -> dict[str, Any]:
     work = batch * flops["vit" if row.variant.startswith("vit") else "crate"]
@@ -74,18 +74,18 @@ def _row_as_json(
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON knows neither NaN nor infinity."""
+    """JSON has neither NaN nor infinity."""
     return value if value is not None and abs(value) < float("inf") else None
 
 
 def disagreements(report: dict[str, Any]) -> list[str]:
-    """Who was refused a speed."""
-    found = []
+    """The variants that were not timed because their results disagree."""
+    variants = []
     for table in [*report["comparisons"], *report["attention"]]:
         where = f"{table['size']} {table['task']}" if "task" in table else f"attention of {table['n']} tokens"
         names = [row.get("variant") or row["implementation"] for row in table["rows"] if row["status"] == "disagrees"]
-        found += [f"{name} in {where}" for name in names]
-    return found
+        variants += [f"{name} in {where}" for name in names]
+    return variants
 
 
 def write(report: dict[str, Any], file: Path) -> None:
@@ -93,8 +93,8 @@ def write(report: dict[str, Any], file: Path) -> None:
     write_atomically(file, json.dumps(report, indent=1, allow_nan=False) + "\n")
 
 
-def together(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several reports of one machine as one; what they have in common is the first one's."""
+def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several reports of one machine as one, with the device and the options of the first."""
     merged = dict(reports[0])
     for part in ("notes", "comparisons", "attention"):
         merged[part] = [entry for report in reports for entry in report[part]]
@@ -103,7 +103,7 @@ def together(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A report; `file` may be the folder that it is in."""
+    """Read a report; `file` may be its folder."""
     file = file / JSON if file.is_dir() else file
     if not file.is_file():
         raise ValueError(f"{file} does not exist")
@@ -111,7 +111,7 @@ def read(file: Path) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         disagreements(report)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not what `opencrate bench` writes ({error!r})") from error
+        raise ValueError(f"{file} is not a report of `python -m benchmarks` ({error!r})") from error
     if not report["comparisons"] and not report["attention"]:
-        raise ValueError(f"{file} holds no measurement: it was stopped before the first")
+        raise ValueError(f"{file} has no measurement, because its run was stopped before the first")
     return report

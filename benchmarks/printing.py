@@ -1,4 +1,4 @@
-"""What the benchmark prints: a table for every size and task, one for attention, and how to read them."""
+"""Printing of a report: a table for every size and task, one for attention, and notes on how to read them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["console_of", "print_attention", "print_comparison", "print_heading", "print_notes"]
+__all__ = ["make_console", "print_attention", "print_comparison", "print_heading", "print_notes"]
 
-WIDTH = 100  # where there is no terminal
+WIDTH = 100  # if the output is not a terminal
 NONE = "–"
 TITLES = {"training": "Training", "inference": "Inference", "latency": "Latency of one picture"}
 MEASURES = {"training": "step", "inference": "pass", "latency": "pass"}
@@ -19,7 +19,7 @@ Cells = dict[str, Any]
 Column = tuple[str, Callable[[Cells], str]]
 
 
-def console_of() -> Console:
+def make_console() -> Console:
     console = Console(highlight=False)
     return console if console.is_terminal else Console(width=WIDTH, highlight=False)
 
@@ -44,7 +44,7 @@ def print_comparison(comparison: Cells, console: Console) -> None:
     for row in comparison["rows"]:
         cells = [cell(row) for _, cell in columns]
         if row["status"] != "measured":
-            cells[0] = _in_place_of_a_speed(row["status"], row["errors"])
+            cells[0] = _status_cell(row["status"], row["errors"])
         table.add_row(row["variant"], *cells, _error(row["errors"]), style=_style(row["variant"]))
     if comparison["ceiling"]:
         table.caption = f"ceiling: {comparison['ceiling']['flops'] / 1e12:,.3g} TFLOP/s"
@@ -68,12 +68,12 @@ def _style(name: str) -> str | None:
     return "green" if name.startswith(("opencrate", "folded", "kernel")) else None
 
 
-def _in_place_of_a_speed(status: str, errors: dict[str, float | None]) -> str:
+def _status_cell(status: str, errors: dict[str, float | None]) -> str:
     return f"disagrees (error {_error(errors)})" if status == "disagrees" else status
 
 
 def _print_reasons(reasons: list[tuple[str, str]], console: Console) -> None:
-    """Why there is no speed; the same reason once."""
+    """Why variants have no speed, each reason once."""
     for why in dict.fromkeys(why for _, why in reasons if why):
         names = [name for name, other in reasons if other == why]
         names = names if len(names) <= 3 else [names[0], "…", names[-1]]
@@ -83,10 +83,10 @@ def _print_reasons(reasons: list[tuple[str, str]], console: Console) -> None:
 def _speed_columns(comparison: Cells) -> list[Column]:
     what = MEASURES[comparison["task"]]
     return [
-        ("img/s", lambda row: _of(row, what, "pictures_per_second", _number)),
-        ("±", lambda row: _of(row, what, "spread", _share)),
+        ("img/s", lambda row: _timing_cell(row, what, "pictures_per_second", _number)),
+        ("±", lambda row: _timing_cell(row, what, "spread", _share)),
         *[_ratio_column(what, name) for name in comparison["baselines"]],
-        ("MFU", lambda row: _of(row, what, "share_of_ceiling", _share)),
+        ("MFU", lambda row: _timing_cell(row, what, "share_of_ceiling", _share)),
         ("peak GiB", lambda row: NONE if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**30:.2f}"),
     ]
 
@@ -115,7 +115,7 @@ def _ratio(row: Cells, what: str, baseline: str) -> str:
     return NONE if ratio is None else f"{ratio:.2f}"
 
 
-def _of(row: Cells, what: str, field: str, form: Callable[[float], str]) -> str:
+def _timing_cell(row: Cells, what: str, field: str, form: Callable[[float], str]) -> str:
     value = row["timings"].get(what, {}).get(field)
     return NONE if value is None else form(value)
 
@@ -134,7 +134,7 @@ def _milliseconds(row: Cells, what: str) -> str:
 
 
 def _error(errors: dict[str, float | None]) -> str:
-    """Of outputs, and of gradients where there are any."""
+    """The errors of outputs and, in training, of gradients."""
     shown = [errors[what] for what in ("outputs", "gradients") if errors.get(what) is not None]
     return ", ".join(f"{error:.0e}" for error in shown) or NONE
 
@@ -164,13 +164,13 @@ def print_attention(report: Cells, console: Console) -> None:
 
 def _attention_cells(row: Cells) -> list[str]:
     both = "forward_backward"
-    forward = _of(row, "forward", "ms", "{:.3f}".format)
+    forward = _timing_cell(row, "forward", "ms", "{:.3f}".format)
     if row["status"] != "measured":
-        forward = _in_place_of_a_speed(row["status"], {"gradients": row["gradient_error"]})
+        forward = _status_cell(row["status"], {"gradients": row["gradient_error"]})
     return [
         forward,
         _ratio(row, "forward", "sdpa"),
-        _of(row, both, "ms", "{:.3f}".format),
+        _timing_cell(row, both, "ms", "{:.3f}".format),
         _ratio(row, both, "sdpa"),
         _ratio(row, both, "plain"),
         _error({"gradients": row["gradient_error"]}),
@@ -188,16 +188,16 @@ def print_notes(report: Cells, console: Console) -> None:
     if report["comparisons"]:
         notes += [
             "A training step: forward, cross-entropy, backward, Lion, the loss read meanwhile; pictures on the device."
-            " Compiled: torch.compile of the whole network, its defaults, for all.",
-            "MFU: share of the ceiling, which is a large matrix product that takes turns with the variants. Counted are"
-            " the products that the logits need (ISTA one product, the last layer's class token alone, nothing twice),"
-            " for all variants; backward is two for one.",
-            "Peak: what a step or pass takes, its variant's weights, gradients and optimiser state, and one batch;"
-            " without what other variants hold.",
+            " Compiled: torch.compile of the entire network with its defaults.",
+            "MFU: share of the ceiling, which is a large matrix product that takes turns with the variants. It counts"
+            " the products that the logits need (one for ISTA, only the class token in the last layer, nothing twice),"
+            " the same for all variants; backward counts twice.",
+            "Peak: memory of a step or pass, with the variant's weights, gradients and optimiser state, and one batch;"
+            " without that of other variants.",
         ]
     notes.append(
         f"Error: relative to float64, of outputs and gradients; up to {options['tolerance']:g} times that of the plain"
-        " form (eager pseudocode, eager ViT, matrices) in the same precision, and a rounding, is agreement."
+        " form (eager pseudocode, eager ViT, matrices) in the same precision, plus a rounding, counts as agreement."
     )
     console.print()
     for note in notes:

@@ -1,0 +1,145 @@
+"""Analyses of a trained network: its layers, tokens and subspaces, and the audit. Each returns what the row keeps."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from opencrate.distributed import device_named
+from opencrate.evaluation.measure import Measuring, measure_checkpoint
+from opencrate.figures import curves as figures
+from opencrate.layers import Layer
+from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
+from opencrate.measures.audit import HALVES, audit
+from opencrate.measures.geometry import normalised_gram
+from opencrate.models import CRATE
+from opencrate.report import Auditing
+from opencrate.stack import trajectory
+from opencrate.study import Study, open_study, some
+
+from .place import FIGURES, Place
+from .plan import REAL, Run
+
+__all__ = ["analyse", "five_digits"]
+
+log = logging.getLogger("opencrate")
+
+SHOWN_EPOCHS = 6  # epochs of a run whose layers figure 4 shows
+AUDIT_SAMPLES = 64  # pictures: an audit needs many decompositions of each
+
+
+def analyse(run: Run, place: Place) -> dict[str, Any]:
+    """All analyses of the run's network that the plan asks for, by name."""
+    folder = place.folder(run.key)
+    looks = {REAL: _real_accuracy(run, folder, place)} if REAL in run.looks else {}
+    names = [name for name in run.looks if name != REAL]
+    if names:
+        settings = Auditing(samples=place.samples, batch=min(place.samples, 64))
+        study = open_study(str(folder), settings, device_named(place.device), training=True)
+        looks |= {name: ANALYSES[name](study, place) for name in names}
+    return looks
+
+
+def _real_accuracy(run: Run, folder: Path, place: Place) -> dict[str, Any]:
+    """Accuracy by ImageNet's reassessed labels (ReaL), or why there is none: they need its original file names."""
+    settings = Measuring(run.recipe.data, real=True, layers=None, precision=run.recipe.precision, device=place.device)
+    try:
+        return {"top1": round(measure_checkpoint(str(folder), settings)["real"], 2)}
+    except ValueError as error:
+        log.warning("%s has no ReaL accuracy: %s", run.key, error)
+        return {"why": str(error)}
+
+
+def _layers(study: Study, place: Place) -> dict[str, Any]:
+    """R^c by every definition and the non-zero fraction, layer by layer, of the trained and an untrained network."""
+    batches = {source.name.split()[0]: (study.model, study.batches(source)) for source in study.pictures}
+    if study.untrained is not None:
+        batches["untrained"] = (study.untrained, study.batches())
+    curves: dict[str, Any] = {name: {} for name in DEFINITIONS}
+    for label, (model, pictures) in batches.items():
+        for table in layerwise_by(model, pictures, tuple(DEFINITIONS), resamples=0):
+            curves[table.definition.name][label] = _means(table)
+    return curves
+
+
+def _epochs(study: Study, place: Place) -> dict[str, Any]:
+    """The same at several epochs, as the run recorded it."""
+    probed = study.probed()
+    return {str(epoch): _means(probed[epoch]) for epoch in some(sorted(probed), SHOWN_EPOCHS)}
+
+
+def _tokens(study: Study, place: Place) -> dict[str, Any]:
+    """Heat maps of one picture's tokens: a random part of the matrix after every layer, as in the paper."""
+    with torch.inference_mode():
+        steps = trajectory(study.model, study.gallery.images[:1])
+        tokens = {f"after layer {step.number}": step.Z_next[0].float().cpu() for step in steps}
+    return _saved(figures.heat_maps(tokens, seed=0), place, "tokens")
+
+
+def _subspaces(study: Study, place: Place) -> dict[str, Any]:
+    """A figure of the cosines between the subspaces' directions, and the coherence of every layer."""
+    bases = {f"layer {i}": U for i, U in enumerate(_bases(study.model), 1)}
+    saved = _saved(figures.subspace_grams(bases, seed=0), place, "subspaces")
+    result = saved | {"coherence": [round(_coherence(U), 4) for U in bases.values()]}
+    if study.untrained is not None:
+        result["untrained"] = round(fmean(map(_coherence, _bases(study.untrained))), 4)
+    return result
+
+
+def _bases(model: CRATE) -> list[Tensor]:
+    return [layer.U.detach().float().cpu() for layer in cast("list[Layer]", list(model.blocks))]
+
+
+def _coherence(U: Tensor) -> float:
+    """The mean of |cos| between directions of different subspaces."""
+    k, _, p = U.shape
+    others = ~torch.block_diag(*[torch.ones(p, p, dtype=torch.bool)] * k).bool()
+    return normalised_gram(U).abs()[others].mean().item()
+
+
+def _audit(study: Study, place: Place) -> dict[str, Any]:
+    """The relative change by every half-step, of the trained and an untrained network, and the verdicts."""
+    networks, samples = {"trained": study.model, "untrained": study.untrained}, min(AUDIT_SAMPLES, study.samples)
+    audits = {
+        name: audit(network, study.pictures[0].batches(samples, study.batch))
+        for name, network in networks.items()
+        if network is not None
+    }
+    changes = {
+        name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
+        for name, audited in audits.items()
+    }
+    cosines = {
+        name: [float(f"{cosine:.4g}") for cosine in audits["trained"].values[name].mean(-1)]
+        for name in ("gradient_cosine", "unit_cosine")
+    }
+    return changes | cosines | {"verdicts": [verdict.text for verdict in audits["trained"].verdicts()]}
+
+
+def _means(table: LayerTable) -> dict[str, Any]:
+    """Means and standard deviations over the samples, layer by layer."""
+    names = ("Rc", "Rc_std", "nonzero", "nonzero_std")
+    return {name: [five_digits(row[name]) for row in table.rows] for name in names} | {"samples": table.samples}
+
+
+def five_digits(value: float | None) -> float | None:
+    """Round to five digits, which is enough for any table or figure."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def _saved(figure: figures.Figure, place: Place, name: str) -> dict[str, Any]:
+    png, _ = figures.save(figure, place.out / FIGURES, name)
+    return {"figure": png.name}
+
+
+ANALYSES: dict[str, Callable[[Study, Place], Any]] = {
+    "fig3": _layers,
+    "fig4": _epochs,
+    "tokens": _tokens,
+    "subspaces": _subspaces,
+    "audit": _audit,
+}
