@@ -268,7 +268,7 @@ def _with_operator(changed: dict[str, Any], base: Recipe) -> Model:
     γ multiplies MSSA, and with fewer tokens and the same ε it would be larger.
     """
     kind, table = ("compress", compressions) if "compress" in changed else ("sparsify", sparsifications)
-    eps = table.options(changed[kind], changed.get(f"{kind}_args"))["eps"]
+    eps = float(table.options(changed[kind], changed.get(f"{kind}_args"))["eps"])
     ours, papers = (_rate_scale(recipe, kind, eps) for recipe in (base, imagenet1k_base()))
     options = changed.get(f"{kind}_args", {}) | {"eps": round(eps * (ours / papers) ** 0.5, 3)}
     return replace(base.model, **changed | {f"{kind}_args": options})

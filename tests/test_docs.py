@@ -1,6 +1,7 @@
-"""The documents are true: their code runs, the names they use exist, and the map of imports is kept."""
+"""The documents are true: their code runs, their names exist, the tree is complete, and the import order holds."""
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -8,45 +9,77 @@ from pathlib import Path
 
 import pytest
 import timm
+import torch
 
 import opencrate
 from opencrate.cli import COMMANDS
-from opencrate.operators import compressions, sparsifications
+from opencrate.operators import compressions, solve_lasso, sparsifications
 from opencrate.recipes import FINETUNING, RECIPES
-from tests.networks import own
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-NOTATION = (ROOT / "docs" / "NOTATION.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "opencrate"
+PAGES = [str(file.relative_to(ROOT)) for folder in (ROOT, ROOT / "docs") for file in sorted(folder.glob("*.md"))]
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+README, NOTATION, ARCHITECTURE = map(read, ("README.md", "docs/NOTATION.md", "docs/ARCHITECTURE.md"))
 
 
 @pytest.fixture
 def operators_restored():
-    tables = [dict(table) for table in (compressions, sparsifications)]
+    before = dict(sparsifications)
     yield
-    for table, before in zip((compressions, sparsifications), tables, strict=True):
-        table.clear()
-        table.update(before)
+    sparsifications.clear()
+    sparsifications.update(before)
+
+
+def run_snippets(page: str) -> list[dict[str, object]]:
+    namespaces = []
+    for snippet in re.findall(r"```python\n(.*?)```", read(page), re.DOTALL):
+        namespaces.append({"__name__": "snippet"})
+        exec(compile(snippet, page, "exec"), namespaces[-1])
+    return namespaces
 
 
 @pytest.mark.unhooked
-def test_python_in_the_readme_runs(capsys, operators_restored):
-    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(snippets) == 5
-    for snippet in snippets:
-        exec(compile(snippet, "README.md", "exec"), {})
+def test_python_in_the_readme_runs(capsys):
+    assert len(run_snippets("README.md")) == 2
     printed = capsys.readouterr().out.splitlines()
-    layers, recipe = printed[:12], printed[12:]  # of CRATE-Tiny; the changed one
+    layers, recipe = printed[:12], printed[12:]  # those of CRATE-Tiny; the changed recipe
     assert all(re.fullmatch(r"layer +\d+  R\^c +[\d.]+  non-zero 0\.\d\d", line) for line in layers)
     assert recipe[0] == "name: longer"
 
 
-def test_the_readme_lists_every_operator():
-    rows = re.findall(r"^\| `((?!crate_)\w+)` \|", README, re.MULTILINE)
-    assert set(rows) == {*own(compressions), *own(sparsifications)}
+@pytest.mark.unhooked
+def test_the_operator_in_the_documents_runs_and_is_the_lasso_solver(operators_restored):
+    (namespace,) = run_snippets("docs/OPERATORS.md")
+    model = namespace["model"]
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 1000)
+    operator = model.layers[0].sparsify.operator.double()
+    Y = torch.randn(2, 5, 48, dtype=torch.float64)
+    expected = solve_lasso(Y, operator.D, 0.1, 2, 0.1) @ operator.D1.mT
+    assert (operator(Y) - expected).abs().max() < 1e-12
 
 
-def test_the_readmes_models_have_the_sizes_it_says():
+@pytest.mark.unhooked
+def test_the_controls_of_the_audit_give_what_the_document_says(capsys):
+    run_snippets("docs/AUDIT.md")
+    line = r"layer +(\d+)  (\w+) +R\^c +([+-][\d.]+)%, lower in +(\d+)% of the images"
+    rows = [re.fullmatch(line, text).groups() for text in capsys.readouterr().out.splitlines()]
+    good = [name for _, name, change, share in rows if int(share) >= 90 and float(change) <= -1]
+    assert {name: good.count(name) for name in set(good)} == {"attention": 11, "flipped": 11, "random": 12}
+
+
+def test_every_operator_is_listed():
+    operators = {**compressions, **sparsifications}
+    own = {name for name, operator in operators.items() if operator.__module__.startswith("opencrate.")}
+    assert set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", read("docs/OPERATORS.md"), re.MULTILINE)) == own
+
+
+def test_the_models_have_the_sizes_in_the_readme():
     listed = []
     for names, d, depth, heads, counts in re.findall(
         r"^\| (`crate_.*?) \| (\d+) \| (\d+) \| (\d+) \| (.*) \|", README, re.MULTILINE
@@ -59,68 +92,124 @@ def test_the_readmes_models_have_the_sizes_it_says():
     assert sorted(listed) == sorted(timm.list_models("crate_*"))
 
 
-def test_the_commands_in_the_readme_exist():
-    commands = re.findall(r"^opencrate (\w+)", README, re.MULTILINE)
-    assert set(commands) == set(COMMANDS)
-    for name, table in (("train", RECIPES), ("finetune", FINETUNING)):
-        for recipe in re.findall(rf"^opencrate {name} ([\w./]+)", README, re.MULTILINE):
-            assert recipe.endswith(".yaml") or recipe in table
+def commands_in(page: str) -> list[tuple[str, str]]:
+    """Every `opencrate COMMAND ARGUMENT` in code, with an empty argument where there is none."""
+    pieces = re.findall(r"```\w*\n(.*?)```|`([^`\n]+)`", read(page), re.DOTALL)
+    code = "\n".join(block or inline for block, inline in pieces)
+    return re.findall(r"^opencrate ([a-z]+) ?([\w./]*)", code, re.MULTILINE)
 
 
-def test_names_in_the_notation_exist():
-    names = set(re.findall(r"`(?:opencrate\.)?((?:objective|operators|models|layers|stems)\.[\w.]+)", NOTATION))
-    assert len(names) > 30
-    for name in names:
-        found = opencrate
-        for part in name.split("."):
-            assert hasattr(found, part), name
-            found = getattr(found, part)
-    for module in ("compression", "sparsification"):
-        for name in re.findall(rf"`{module}\.(\w+)`", NOTATION):
-            assert hasattr(getattr(opencrate.operators, module), name), name
+def test_the_commands_in_the_documents_exist():
+    assert {command for command, _ in commands_in("README.md")} == set(COMMANDS)
+    for page in set(PAGES) - {"CHANGELOG.md", "docs/RESULTS.md"}:  # the first has old ones too, the second is generated
+        for command, argument in commands_in(page):
+            assert command in COMMANDS, f"{page}: opencrate {command}"
+            recipes = {"train": RECIPES, "finetune": FINETUNING}.get(command)
+            known = recipes is None or argument in ("", "NAME", "FILE") or argument.endswith(".yaml")
+            assert known or argument in recipes, f"{page}: opencrate {command} {argument}"
 
 
-def test_the_notation_names_every_public_function():
-    for part in (opencrate.objective, opencrate.operators):
-        for name in part.__all__:
-            if name.islower() and name not in ("compression", "sparsification"):
-                assert re.search(rf"\b{name}\b", NOTATION), f"{name} is not in docs/NOTATION.md"
+def test_the_readme_is_short():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
 
 
-def test_every_erratum_has_its_test():
-    errata = (ROOT / "docs" / "ERRATA.md").read_text(encoding="utf-8")
-    numbers = set(re.findall(r"^\| (\d\.\d) \|", errata, re.MULTILINE)) - {"1.5", "1.6"}
-    tests = re.findall(r"^def test_(\d)_(\d)_", (ROOT / "tests" / "test_errata.py").read_text(), re.MULTILINE)
-    assert numbers == {f"{section}.{entry}" for section, entry in tests}
+def test_links_lead_to_files():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", read(page)):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
-PARTS = ["shapes", "errors", "lazy", "imports", "definitions", "files"]
-PARTS += ["objective", "operators", "layers", "stack", "stems", "models", "timm_hook"]
-PARTS += ["checkpoints", "speed", "measures", "inspection", "data", "settings", "recipes", "tasks"]
-PARTS += ["run_folder", "run_recipe", "distributed"]
-PARTS += ["evaluation", "training", "sources", "study", "figures", "report", "explorer", "shipped", "cli", "__main__"]
+def names_in(file: Path) -> set[str]:
+    """What a file defines: functions, classes, their methods, constants."""
+    names = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+            names |= {f"{node.name}.{part.name}" for part in ast.walk(node) if isinstance(part, ast.FunctionDef)}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
 
 
-ALLOWED = {"layers": {"speed"}, "models": {"speed", "checkpoints"}}  # inside functions, when they are called
+@pytest.mark.parametrize("page", ["docs/ARCHITECTURE.md", "docs/NOTATION.md"])
+def test_every_place_in_the_documents_exists(page):
+    places = re.findall(r"`([\w/]+\.py):([\w.]+)`", read(page))
+    assert len(places) >= 9
+    missing = [
+        f"{file}:{name}"
+        for file, name in places
+        if not (PACKAGE / file).is_file() or name not in names_in(PACKAGE / file)
+    ]
+    assert not missing
+
+
+def test_the_reading_list_names_ten_files():
+    files = re.findall(r"^\d+\. `([\w/]+\.py)`", ARCHITECTURE, re.MULTILINE)
+    assert len(files) == 10
+    assert [file for file in files if not (PACKAGE / file).is_file()] == []
+
+
+def tree() -> list[str]:
+    """The paths below opencrate/ in the tree of docs/ARCHITECTURE.md, folders with a slash at their end."""
+    block = re.search(r"^opencrate/\n((?:  .*\n)+)", ARCHITECTURE, re.MULTILINE)[1]
+    paths, folders = [], []
+    for line in block.splitlines():
+        depth, name = (len(line) - len(line.lstrip())) // 2 - 1, line.split()[0]
+        folders = folders[:depth]
+        paths.append("".join(folders) + name)
+        if name.endswith("/"):
+            folders.append(name)
+    return paths
+
+
+def test_the_tree_is_complete():
+    files = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if file.name != "__init__.py"}
+    listed = {path for path in tree() if path.endswith(".py")}
+    assert sorted(files - listed) == []
+    assert sorted(listed - files) == []
+    assert [path for path in tree() if not (PACKAGE / path).exists()] == []
+
+
+ALLOWED = {"models": {"speed", "checkpoints"}}  # inside functions, when they are called
 
 
 def test_each_part_imports_only_from_parts_above_it():
-    for file in (ROOT / "opencrate").rglob("*.py"):
-        parts = file.relative_to(ROOT / "opencrate").with_suffix("").parts
+    order = [path.removesuffix("/").removesuffix(".py") for path in tree() if "/" not in path.removesuffix("/")]
+    for file in PACKAGE.rglob("*.py"):
+        parts = file.relative_to(PACKAGE).with_suffix("").parts
         if parts[0] == "__init__":
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.level == len(parts):
                 targets = [node.module.split(".")[0]] if node.module else [alias.name for alias in node.names]
-                for target in set(targets) & set(PARTS) - ALLOWED.get(parts[0], set()):
-                    assert PARTS.index(target) < PARTS.index(parts[0]), f"{file} imports {target}"
+                for target in set(targets) & set(order) - ALLOWED.get(parts[0], set()):
+                    assert order.index(target) < order.index(parts[0]), f"{file} imports {target}"
 
 
-def test_the_package_imports_neither_benchmarks_nor_reproduction():
-    for file in (ROOT / "opencrate").rglob("*.py"):
-        assert not re.search(
-            r"^\s*(from|import) (benchmarks|reproduction)\b", file.read_text(encoding="utf-8"), re.M
-        ), file
+def test_names_in_the_notation_exist():
+    names = set(re.findall(r"`(?:opencrate\.)?((?:objective|operators|models|layers|stems)\.(?!py\b)[\w.]+)", NOTATION))
+    assert len(names) > 30
+    for name in names:
+        part = opencrate
+        for attribute in name.split("."):
+            assert hasattr(part, attribute), name
+            part = getattr(part, attribute)
+
+
+def test_the_notation_names_every_public_function():
+    for part in (opencrate.objective, opencrate.operators):
+        for name in part.__all__:
+            if inspect.isfunction(getattr(part, name)):
+                assert re.search(rf"\b{name}\b", NOTATION), f"{name} is not in docs/NOTATION.md"
+
+
+def test_every_erratum_has_its_test():
+    numbers = set(re.findall(r"^\| (\d\.\d) \|", read("docs/ERRATA.md"), re.MULTILINE)) - {"1.5", "1.6"}
+    tests = re.findall(r"^def test_(\d)_(\d)_", (ROOT / "tests" / "test_errata.py").read_text(), re.MULTILINE)
+    assert numbers == {f"{section}.{entry}" for section, entry in tests}
 
 
 def test_denoising_example(tmp_path):
