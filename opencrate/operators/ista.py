@@ -6,7 +6,10 @@
 Tokens are rows, so the paper's D Z is Z Dᵀ and its D* Z is Z D. Each step lowers λ‖A‖₁ + ½‖Z − A Dᵀ‖² while η‖D‖² < 2.
 """
 
+from typing import Any
+
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 from ..errors import require_nonnegative, require_positive
@@ -26,7 +29,28 @@ def ista_reference(
 
 def ista_matrix(D: Float[Tensor, "d d"], eta: float) -> Float[Tensor, "d d"]:
     """A = I + η(D − DᵀD), with which ISTA is one product; forming it costs d³ once for all tokens."""
-    return torch.diag_embed(torch.ones_like(D[0])) + eta * (D - D.mT @ D)
+    A: Tensor = _ISTAMatrix.apply(D, eta)
+    return A
+
+
+class _ISTAMatrix(torch.autograd.Function):
+    """D → A with the derivative η(G − D(G + Gᵀ)) of ⟨G, A⟩: one product, where autograd would take two."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(D: Tensor, eta: float) -> Tensor:
+        return torch.diag_embed(torch.ones_like(D[0])) + eta * (D - D.mT @ D)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        D, ctx.eta = inputs
+        ctx.save_for_backward(D)
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor, None]:
+        (D,) = ctx.saved_tensors
+        return ctx.eta * (G - D @ (G + G.mT).to(D.dtype)), None
 
 
 def ista(
@@ -65,6 +89,9 @@ def solve_lasso(
     return A
 
 
+torch.fx.wrap("ista_matrix")  # symbolic tracing takes it as it is
+
+
 @sparsifications.register("ista")
 class ISTA(Sparsification):
     """One ISTA step from Y itself; its code takes the tokens' place, as in the paper's networks."""
@@ -91,7 +118,7 @@ class ISTA(Sparsification):
 
     def matrix(self) -> Tensor:
         """A; while no gradient is asked for, it is formed once and kept until D changes."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or isinstance(self.D, torch.fx.Proxy):
             return ista_matrix(self.D, self.eta)
         kind = self.D.device.type
         mixed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
