@@ -19,8 +19,10 @@ def data_of(checkpoint: str, recipe: str | None) -> Dataset:
         return named(recipe, RECIPES | FINETUNING).data
     path = run_of(checkpoint)
     if path is None:
-        missing = "" if Path(checkpoint).expanduser().exists() else " does not exist here, or"
-        raise ValueError(f"{checkpoint}{missing} lies in no run that tells its pictures: name a recipe, --recipe NAME")
+        missing = "" if Path(checkpoint).expanduser().exists() else ", which does not exist here"
+        raise ValueError(
+            f"no run folder found for {checkpoint}{missing}, so its dataset is unknown; pass --recipe NAME"
+        )
     folder = RunFolder(path)
     data = read_recipe(folder.recipe).data
     root = folder.last_options().get("root")

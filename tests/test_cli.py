@@ -25,7 +25,7 @@ def test_describe(tmp_path, capsys):
         "patch": "4 x 4 (assumed)",
         "classes": "5",
         "pooling": "token (assumed)",
-        "compression": "mssa",
+        "compression": "mssa (bias=True, basis=free, causal=False)",
         "sparsification": "ista (eta=0.1, lam=0.1)",
         "parameters": f"{sum(weight.numel() for weight in authors_state().values()):,}",
         "from": "the authors' layout, arch CRATE_tiny, epoch 150, best_acc1 66.7",
@@ -64,7 +64,7 @@ def test_commands_that_have_moved_name_their_new_home(name, command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([name, "--quick"])
     assert stop.value.code == 2
-    sentence = f"'opencrate {name}' is now '{command}', run in a checkout of the repository"
+    sentence = f"'opencrate {name}' is now '{command}', with the same options, in a checkout of the repository"
     assert capsys.readouterr().err == f"opencrate: {sentence}\n"
 
 

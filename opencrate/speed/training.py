@@ -43,7 +43,7 @@ def _fast_form(operator: nn.Module) -> type[HalfStep] | None:
 
 def _computes_first_token_alone(network: Any) -> bool:
     layers: Any = getattr(network, "layers", ())
-    if getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
+    if not len(layers) or getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
         return False
     compress, sparsify = layers[-1].compress, layers[-1].sparsify
     return isinstance(compress, NormFoldedMSSA) and not compress.operator.causal and sparsify.operator.token_wise

@@ -18,5 +18,5 @@ class BrokenFamily(SmallFamily):
     def build(self, network, dtype=torch.float32):
         built = super().build(network, dtype)
         if network == "opencrate":
-            built.blocks[-1].sparsify.operator.options["lam"] = 0.2
+            built.blocks[-1].sparsify.operator.lam = 0.2
         return built

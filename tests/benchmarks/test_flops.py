@@ -5,6 +5,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.flops import flops_of
 from opencrate import CRATE
+from opencrate.speed import training_forms
 
 BATCH = 3
 
@@ -22,8 +23,9 @@ def counted(network, training: bool) -> int:
 def test_crates_operations_are_those_that_torch_counts(training, all_tokens):
     network = CRATE(
         img_size=64, embed_dim=96, depth=3, num_heads=2, head_dim=32, attention="reference", device="meta"
-    ).train(not all_tokens)  # in training the last layer computes the class token alone
-    forming = 3 * 2 * 96**3 * (3 if training else 1)  # A, once for a batch
+    ).train()
+    training_forms(network, first_token=not all_tokens)
+    forming = 3 * 2 * 96**3 * (2 if training else 1)  # A, once for a batch
     empty = 2 * BATCH * 96 * 768 * (2 if training else 1)  # the patch in the class token's place
     assert BATCH * flops_of(network, training, all_tokens) + forming + empty == counted(network, training)
 

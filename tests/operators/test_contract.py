@@ -190,6 +190,7 @@ class TestRegistering:
                 compressions.register("wrong")(wrong)
         assert "wrong" not in compressions
 
+    @pytest.mark.unhooked
     def test_names(self):
         with pytest.raises(ValueError, match=r"'mssa' exists in opencrate\.operators\.mssa; choose another name"):
             compressions.register("mssa")(type("Mine", (user_operators.TSSA,), {}))
@@ -197,6 +198,7 @@ class TestRegistering:
             compressions.register(user_operators.TSSA)
         compressions.register("tssa")(user_operators.TSSA)  # again, as a notebook does
 
+    @pytest.mark.unhooked
     def test_what_the_network_supplies_is_no_option(self):
         with pytest.raises(ValueError, match="'num_heads' of mssa is set by the network and is not an option"):
             compressions.options("mssa", {"num_heads": 2})

@@ -145,7 +145,7 @@ def test_packed_pictures_are_refused_where_a_run_varies_them_otherwise(tmp_path)
     pack_splits(squares, tmp_path / "packed", side=8)
     for runs, sentence in ((("cifar-10/crate-t/light/*",), None), (("cifar-10/crate-t/strong/*",), "randaugment")):
         settings = Reproduction(scale="small", data=(f"cifar10={tmp_path / 'packed'}",), runs=runs)
-        with pytest.raises(ValueError, match=f"^cifar10 .*{sentence}$") if sentence else nullcontext():
+        with pytest.raises(ValueError, match=f"^cifar10 .*{sentence}") if sentence else nullcontext():
             settings.require_pictures(settings.plan())
 
 

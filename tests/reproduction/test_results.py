@@ -46,7 +46,7 @@ OTHERS = {
         "mean": (0.1,),
         "std": (0.2,),
         "crop_pct": 0.5,
-        "broken": 0.5,
+        "max_decode_failures": 0.5,
     },
     "augment": {
         "crop": "none",

@@ -19,15 +19,15 @@ SENTENCE = (
 )
 
 
-def with_a_spare_weight(recipe, classes=()):
+def with_a_spare_weight(recipe, *arguments):
     """A network one of whose layers has a weight that it does not use."""
-    model = build_model(recipe, classes)
+    model = build_model(recipe, *arguments)
     model.blocks[1].spare = nn.Parameter(torch.ones(3))
     return model
 
 
-def frozen(recipe, classes=()):
-    model = build_model(recipe, classes)
+def frozen(recipe, *arguments):
+    model = build_model(recipe, *arguments)
     model.pos_embed.requires_grad_(False)
     model.blocks[0].requires_grad_(False)
     return model
