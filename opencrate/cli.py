@@ -211,10 +211,14 @@ def audit(arguments: list[str]) -> None:
 
 def explore(arguments: list[str]) -> None:
     """Follow a picture through a network on a local web page: opencrate explore [RUN_OR_CHECKPOINT]."""
-    from . import explorer
+    from .settings import Exploring
 
     source, rest = _source(arguments)
-    explorer.explore(source, tyro.cli(explorer.Exploring, args=rest, prog="opencrate explore [RUN_OR_CHECKPOINT]"))
+    settings = tyro.cli(Exploring, args=rest, prog="opencrate explore [RUN_OR_CHECKPOINT]")
+
+    from .explorer import explore as serve
+
+    serve(source, settings)
 
 
 def _source(arguments: list[str]) -> tuple[str, list[str]]:

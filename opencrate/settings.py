@@ -1,4 +1,4 @@
-"""The options of `eval`, `audit` and `analyze`: values only, so that a help text does not wait for torch."""
+"""The options of `eval`, `audit`, `analyze` and `explore`: values only, so that a help text does not wait for torch."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from .data.settings import Dataset
 from .definitions import DEFINITIONS, Definition, definition_named
 from .errors import require_positive, suggestion
 
-__all__ = ["SECTIONS", "Analysis", "Auditing", "Measuring"]
+__all__ = ["SECTIONS", "Analysis", "Auditing", "Exploring", "Measuring"]
 
 SECTIONS = ("layers", "audit", "epochs", "subspaces", "tokens", "attention", "patches", "ablation")
 
@@ -121,3 +121,43 @@ class Analysis(Auditing):
             given if given.eps == self.eps else replace(given, name=f"{given.name}, ε = {self.eps:g}", eps=self.eps)
             for given in chosen
         ]
+
+
+@dataclass(frozen=True)
+class Exploring:
+    """How the explorer runs.
+
+    Args:
+        images: folder of pictures for samples and the reference set (default: the run's validation pictures).
+        recipe: recipe whose pictures are used.
+        data: dataset whose pictures are used, by timm's name for it.
+        root: folder of that dataset.
+        against: another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
+        samples: number of reference pictures.
+        batch: number of reference pictures that are measured together.
+        host: address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
+        port: the first port to try.
+        browser: open the page in a browser.
+    """
+
+    images: str | None = None
+    recipe: str | None = None
+    data: str | None = None
+    root: str | None = None
+    against: str | None = None
+    samples: int = 32
+    batch: int = 8
+    host: str = "127.0.0.1"
+    port: int = 7860
+    browser: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def in_python(self) -> str:
+        """The settings that choose networks and pictures, as Python source."""
+        names = ("images", "recipe", "data", "root", "against", "samples")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
+        return f"Exploring({', '.join(f'{name}={value!r}' for name, value in given.items())})"

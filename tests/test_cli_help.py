@@ -16,6 +16,7 @@ HELPS = [
     ["eval", "nowhere", "--recipe", "digits", "--help"],
     ["audit", "--help"],
     ["analyze", "--help"],
+    ["explore", "--help"],
     ["pack", "--help"],
     ["describe", "--help"],
     ["convert", "--help"],

@@ -1,6 +1,7 @@
 """Run timm's own model tests on every crate_* model: `make timm-suite`.
 
 The tests are in timm's source distribution and not in its wheel, so the one of the installed version is fetched once.
+Those of TorchScript are left out: torch deprecates it, and networks are exported by torch.export.
 The same file is the pytest plugin that makes `timm.list_models` answer with our models, in every worker.
 """
 
@@ -16,7 +17,7 @@ import timm
 import opencrate  # noqa: F401 (registers crate_*)
 
 CACHE = Path(__file__).parents[1] / ".cache" / "timm-suite"
-TESTS_PER_MODEL = 9  # at least: newer versions have more
+TESTS_PER_MODEL = 8  # at least: newer versions have more
 
 
 def our_models(
@@ -57,7 +58,7 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).parent))  # where the workers find this file as a plugin
     folder, count = fetch(), Count()
     config = ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
-    plugin = ["-p", "timm_suite", "-n", "auto", "-q", "-k", "crate_"]
+    plugin = ["-p", "timm_suite", "-n", "auto", "-q", "-k", "crate_ and not torchscript"]  # TorchScript is given up for torch.export
     code = pytest.main([*config, *plugin, str(folder / "tests" / "test_models.py")], plugins=[count])
     expected = TESTS_PER_MODEL * len(timm.models.list_models("crate_*"))
     if code == 0 and count.passed < expected:

@@ -7,13 +7,14 @@ import time
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import torch
 
 from ..run_folder import run_of
+from ..settings import Exploring
 from ..study import open_study
 from .subject import Subject
 
@@ -22,46 +23,6 @@ __all__ = ["Exploring", "explore", "open_subject", "serving"]
 log = logging.getLogger("opencrate")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True)
-class Exploring:
-    """How the explorer runs.
-
-    Args:
-        images: folder of pictures for samples and the reference set (default: the run's validation pictures).
-        recipe: recipe whose pictures are used.
-        data: dataset whose pictures are used, by timm's name for it.
-        root: folder of that dataset.
-        against: another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
-        samples: number of reference pictures.
-        batch: number of reference pictures that are measured together.
-        host: address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
-        port: the first port to try.
-        browser: open the page in a browser.
-    """
-
-    images: str | None = None
-    recipe: str | None = None
-    data: str | None = None
-    root: str | None = None
-    against: str | None = None
-    samples: int = 32
-    batch: int = 8
-    host: str = "127.0.0.1"
-    port: int = 7860
-    browser: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    def in_python(self) -> str:
-        """The settings that choose networks and pictures, as Python source."""
-        names = ("images", "recipe", "data", "root", "against", "samples")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
-        return f"Exploring({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def explore(source: str, settings: Exploring) -> None:

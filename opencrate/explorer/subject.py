@@ -18,6 +18,7 @@ from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
 from ..sources import Gallery, Source, open_network, require_comparable
+from ..stack import is_stack
 from ..study import Study
 from .reference import Reference
 from .views import crops
@@ -45,8 +46,8 @@ class Subject:
     """The networks by name, the first being the one that is explored, and pictures for them."""
 
     def __init__(self, study: Study, against: str | None = None, settings: str = "Exploring()") -> None:
-        if not isinstance(study.model, CRATE):
-            raise ValueError(f"{study.source} is not a CRATE, so it has no layers to explore")
+        if not is_stack(study.model):
+            raise ValueError(f"{study.source} has no layers that can be explored")
         self.study, self.model, self.settings = study, study.model, settings
         self.networks: dict[str, CRATE] = {THIS: study.model}
         if study.untrained is not None:

@@ -118,14 +118,15 @@ class ISTA(Sparsification):
 
     def matrix(self) -> Tensor:
         """A; while no gradient is asked for, it is formed once and kept until D changes."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or isinstance(self.D, torch.fx.Proxy):
-            return ista_matrix(self.D, self.eta)
-        kind = self.D.device.type
+        D: Any = self.D
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or isinstance(D, torch.fx.Proxy):
+            return ista_matrix(D, self.eta)
+        kind = D.device.type
         mixed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        state = (self.D.data_ptr(), self.D._version, self.D.dtype, self.D.device, mixed)
+        state = (D.data_ptr(), D._version, D.dtype, D.device, mixed)
         if self._kept is None or self._kept[0] != state:
             with torch.inference_mode(False), torch.no_grad():
-                self._kept = state, ista_matrix(self.D, self.eta)
+                self._kept = state, ista_matrix(D, self.eta)
         return self._kept[1]
 
     def train(self, mode: bool = True) -> "ISTA":

@@ -68,7 +68,7 @@ def test_without_a_checkpoint_it_opens_the_network_of_the_package(tmp_path):
     ("arguments", "sentence"),
     [
         (["nothing_here"], "nothing_here is neither a run, nor a checkpoint, nor a network"),
-        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 is not a CRATE, so it has no layers to explore"),
+        (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 has no layers that can be explored"),
         (["crate_tiny_patch4_32", "--samples", "0"], "samples must be at least 1, got 0"),
         (["crate_tiny_patch4_32", "--images", "no/such/folder"], "no/such/folder is not a folder"),
         (
