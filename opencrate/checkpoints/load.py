@@ -3,7 +3,9 @@
 Ours is timm's Hub layout: a folder with `model.safetensors` and `config.json`. The authors' is a `torch.save` of a
 state dictionary, bare or under `state_dict` or `model`, with or without `module.` in its keys; what it does not tell is
 assumed, and said to be. A file is not trusted: a pickle is read with `weights_only=True`, always, and one that needs to
-run code is refused; whatever else is wrong is one sentence, a ValueError.
+run code is refused; whatever else is wrong is one sentence, a ValueError. Operators of a user's own are registered by
+modules that `config.json` names (`imports`): those of a local checkpoint are imported, by their dotted names and from
+where Python or the current folder has them; those of a Hub repository never are.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import logging
 import math
 import pickle
 import re
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +25,7 @@ import timm
 import torch
 from timm.models import PretrainedCfg, clean_state_dict
 
+from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
@@ -44,6 +48,7 @@ class Checkpoint:
     origin: str
     assumed: tuple[str, ...] = ()
     pretrained_cfg: PretrainedCfg | None = None
+    imports: tuple[str, ...] = ()  # modules that register its operators
 
     def describe(self) -> dict[str, str]:
         """What it is, line by line; `(assumed)` marks what this layout does not tell."""
@@ -102,6 +107,8 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
         raise ValueError(f"{path} does not exist")
     if num_heads is not None and found.config["num_heads"] != num_heads:
         raise ValueError(f"{path} has {found.config['num_heads']} heads, not {num_heads}")
+    if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
+        import_modules(found.imports)
     require_whole(found, str(path))
     return found
 
@@ -120,6 +127,10 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         # rest is the architecture's.
         told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
         arguments = {**told, **config.get("model_args", {})}
+        imports = config.get("imports", [])
+        if not isinstance(imports, list) or not all(isinstance(name, str) for name in imports):
+            raise TypeError(f"imports must be a list of modules, got {imports!r}")
+        require_module_names(imports)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
@@ -134,6 +145,7 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         origin=f"Hub layout, {files[0].name}",
         assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
         pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
+        imports=tuple(imports),
     )
 
 
@@ -275,7 +287,9 @@ def require_whole(found: Checkpoint, path: str) -> None:
     try:
         expected = CRATE(**found.config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}") from error
+        missing = [name for name in found.imports if name not in sys.modules]
+        hint = f"; import {' and '.join(missing)} first, if you trust it" if missing else ""
+        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
     problems = [f"{key} is missing" for key in expected.keys() - found.state.keys()]
     problems += [f"{key} is not a weight of it" for key in found.state.keys() - expected.keys()]
     problems += [
