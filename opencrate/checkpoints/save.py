@@ -113,8 +113,9 @@ def _rebuildable(model: CRATE) -> CRATE:
 
 def _imports(network: CRATE) -> dict[str, list[str]]:
     """The entry of config.json that names the modules of a user's own operators; none for those of this package."""
-    halves = (network.layers[0].compress, network.layers[0].sparsify)
-    modules = {type(half.operator).__module__ for half in halves}
+    config = network.config()
+    operators = (compressions.named(config["compress"]), sparsifications.named(config["sparsify"]))
+    modules = {operator.__module__ for operator in operators}
     own = sorted(name for name in modules if name.partition(".")[0] not in ("opencrate", "__main__"))
     return {"imports": own} if own else {}
 
