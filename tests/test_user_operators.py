@@ -35,7 +35,7 @@ def training(name: str, out: str) -> list[str]:
     """The words of a command that trains a network with this operator."""
     half = OPERATORS.get(name, "sparsify")
     own = ["--model.imports", "mine"] if name in OPERATORS else []
-    return [*SMALL, f"--model.{half}", name, *own, "--schedule.epochs", "3", "--out", out]
+    return [*SMALL, f"--model.{half}", name, *own, "--schedule.epochs", "3", "--keep-epochs", "2", "--out", out]
 
 
 def command(folder: Path, words: list[str], kill_at: int | None = None) -> tuple[int, str]:
@@ -175,6 +175,7 @@ def test_the_explorer_answers(fresh, run, name):
     from opencrate.explorer.server import _Questions
 
     questions = _Questions(open_subject(name, Exploring(samples=6, batch=3, browser=False)))
+    assert questions.subject.about()["networks"] == ["this network", "untrained", "epoch 2"]
     opened = questions.sample({"number": 1})
     key, images = opened["key"], questions.subject.sample(1).images
     model = opencrate.load(name)
@@ -245,6 +246,12 @@ def test_onnx_gives_the_same_logits(fresh, run, name):
     torch.testing.assert_close(torch.from_numpy(logits), model(IMAGES), rtol=1e-4, atol=1e-4)
 
 
+@every_operator
+def test_a_checkpoint_of_the_run_is_a_network_too(fresh, run, name):
+    newest = max((run / "checkpoints").glob("step-*.pt"))
+    assert torch.equal(opencrate.load(newest)(IMAGES), opencrate.load(run)(IMAGES))
+
+
 class TestImports:
     """config.json names the modules of a network's operators."""
 
@@ -285,7 +292,7 @@ class TestImports:
         shutil.copytree(run / "model", tmp_path / "model")
         file = tmp_path / "model" / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"imports": imports}))
-        with pytest.raises(ValueError, match=rf"config\.json is not a checkpoint's configuration: .*{sentence}"):
+        with pytest.raises(ValueError, match=rf"config\.json: {sentence}"):
             opencrate.load(tmp_path / "model")
         assert "mine" not in sys.modules
 

@@ -127,10 +127,6 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         # rest is the architecture's.
         told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
         arguments = {**told, **config.get("model_args", {})}
-        imports = config.get("imports", [])
-        if not isinstance(imports, list) or not all(isinstance(name, str) for name in imports):
-            raise TypeError(f"imports must be a list of modules, got {imports!r}")
-        require_module_names(imports)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
@@ -145,8 +141,20 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         origin=f"Hub layout, {files[0].name}",
         assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
         pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
-        imports=tuple(imports),
+        imports=_imports(config, config_file),
     )
+
+
+def _imports(content: dict[Any, Any], file: Path) -> tuple[str, ...]:
+    """The modules that a checkpoint names for its operators."""
+    names = content.get("imports", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{file}: imports must be a list of modules, got {names!r}")
+    try:
+        require_module_names(names)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return tuple(names)
 
 
 def _read_hub(repo_id: str) -> Checkpoint:
@@ -192,7 +200,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     else:
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
-    config = extras.get("config")  # ours, if `save_authors` wrote the file
+    config = extras.get("config")  # ours, if `save_authors` or a run wrote the file
     if isinstance(config, dict) and config.keys() >= VARIANTS[min(VARIANTS)].keys():
         assumed = ()
     else:
@@ -203,7 +211,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
             value = f"{value.item():.4g}"
         if isinstance(value, str | int | float):
             origin += f", {name} {' '.join(str(value).split())}"
-    return Checkpoint(state, nearest_architecture(config), config, origin, assumed)
+    return Checkpoint(state, nearest_architecture(config), config, origin, assumed, imports=_imports(extras, file))
 
 
 def _read_content(file: Path) -> dict[Any, Any]:
