@@ -32,7 +32,7 @@ _NAMES = {
 
 
 def is_ours(state: dict[str, Any]) -> bool:
-    return "patch_embed.proj.weight" in state and "blocks.0.compress.operator.UT" in state
+    return "patch_embed.proj.weight" in state and any(key.startswith("blocks.0.compress.") for key in state)
 
 
 def is_authors(state: dict[str, Any]) -> bool:

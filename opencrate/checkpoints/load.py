@@ -3,7 +3,9 @@
 Ours is timm's Hub layout: a folder with `model.safetensors` and `config.json`. The authors' is a `torch.save` of a
 state dictionary, bare or under `state_dict` or `model`, with or without `module.` in its keys; what it does not tell is
 assumed, and said to be. A file is not trusted: a pickle is read with `weights_only=True`, always, and one that needs to
-run code is refused; whatever else is wrong is one sentence, a ValueError.
+run code is refused; whatever else is wrong is one sentence, a ValueError. Operators of a user's own are registered by
+modules that `config.json` names (`imports`): those of a local checkpoint are imported, by their dotted names and from
+where Python or the current folder has them; those of a Hub repository never are.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import logging
 import math
 import pickle
 import re
+import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +25,7 @@ import timm
 import torch
 from timm.models import PretrainedCfg, clean_state_dict
 
+from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
@@ -44,6 +48,7 @@ class Checkpoint:
     origin: str
     assumed: tuple[str, ...] = ()
     pretrained_cfg: PretrainedCfg | None = None
+    imports: tuple[str, ...] = ()  # modules that register its operators
 
     def describe(self) -> dict[str, str]:
         """What it is, line by line; `(assumed)` marks what this layout does not tell."""
@@ -102,6 +107,8 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
         raise ValueError(f"{path} does not exist")
     if num_heads is not None and found.config["num_heads"] != num_heads:
         raise ValueError(f"{path} has {found.config['num_heads']} heads, not {num_heads}")
+    if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
+        import_modules(found.imports)
     require_whole(found, str(path))
     return found
 
@@ -134,7 +141,20 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         origin=f"Hub layout, {files[0].name}",
         assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
         pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
+        imports=_imports(config, config_file),
     )
+
+
+def _imports(content: dict[Any, Any], file: Path) -> tuple[str, ...]:
+    """The modules that a checkpoint names for its operators."""
+    names = content.get("imports", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{file}: imports must be a list of modules, got {names!r}")
+    try:
+        require_module_names(names)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return tuple(names)
 
 
 def _read_hub(repo_id: str) -> Checkpoint:
@@ -180,7 +200,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     else:
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
-    config = extras.get("config")  # ours, if `save_authors` wrote the file
+    config = extras.get("config")  # ours, if `save_authors` or a run wrote the file
     if isinstance(config, dict) and config.keys() >= VARIANTS[min(VARIANTS)].keys():
         assumed = ()
     else:
@@ -191,7 +211,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
             value = f"{value.item():.4g}"
         if isinstance(value, str | int | float):
             origin += f", {name} {' '.join(str(value).split())}"
-    return Checkpoint(state, nearest_architecture(config), config, origin, assumed)
+    return Checkpoint(state, nearest_architecture(config), config, origin, assumed, imports=_imports(extras, file))
 
 
 def _read_content(file: Path) -> dict[Any, Any]:
@@ -275,7 +295,9 @@ def require_whole(found: Checkpoint, path: str) -> None:
     try:
         expected = CRATE(**found.config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}") from error
+        missing = [name for name in found.imports if name not in sys.modules]
+        hint = f"; import {' and '.join(missing)} first, if you trust it" if missing else ""
+        raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
     problems = [f"{key} is missing" for key in expected.keys() - found.state.keys()]
     problems += [f"{key} is not a weight of it" for key in found.state.keys() - expected.keys()]
     problems += [

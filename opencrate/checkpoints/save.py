@@ -18,7 +18,7 @@ from ..operators import compressions, sparsifications
 from .key_maps import to_authors
 from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
 
-__all__ = ["convert", "push_to_hub", "save_authors", "save_pretrained"]
+__all__ = ["convert", "operator_modules", "push_to_hub", "save_authors", "save_pretrained"]
 
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
@@ -30,7 +30,13 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
     network = _rebuildable(model)
     with replacing_folder(directory, last="config.json") as folder, _recorded(network):
-        save_for_hf(network, str(folder), model_args=network.config(), safe_serialization=True)
+        save_for_hf(
+            network,
+            str(folder),
+            model_args=network.config(),
+            model_config=operator_modules(network.config()),
+            safe_serialization=True,
+        )
         # safetensors makes a file that its owner alone may read
         shutil.copymode(folder / "config.json", folder / "model.safetensors")
     return directory
@@ -39,6 +45,7 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
 def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:
     """Write the network to a Hub repository; keyword arguments are those of `timm.models.push_to_hf_hub`."""
     network = _rebuildable(model)
+    kwargs["model_config"] = {**(kwargs.get("model_config") or {}), **operator_modules(network.config())}
     with _recorded(network):
         return push_to_hf_hub(network, repo_id, model_args=network.config(), safe_serialization=True, **kwargs)
 
@@ -102,6 +109,14 @@ def _rebuildable(model: CRATE) -> CRATE:
                 f"what is to be saved has layers that {half} in different ways, which no configuration tells"
             )
     return network
+
+
+def operator_modules(config: dict[str, Any]) -> dict[str, list[str]]:
+    """The entry of a checkpoint that names the modules of a user's own operators; none for those of this package."""
+    operators = (compressions.named(config["compress"]), sparsifications.named(config["sparsify"]))
+    modules = {operator.__module__ for operator in operators}
+    own = sorted(name for name in modules if name.partition(".")[0] not in ("opencrate", "__main__"))
+    return {"imports": own} if own else {}
 
 
 @contextmanager

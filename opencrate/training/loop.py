@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from timm.utils import ModelEmaV3
 from torch import nn
 
+from ..checkpoints import operator_modules
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
 from ..data.feeds.loading import seeded
@@ -261,6 +262,7 @@ class Training:
         state |= {"relapse": self.relapse.state_dict(), "watched": self.layers.state_dict()}
         if hasattr(self.state.unwrapped, "config"):  # so that `opencrate.load` reads a checkpoint, too
             state["config"] = self.state.unwrapped.config()  # type: ignore[operator]
+            state |= operator_modules(state["config"])
         self.world.on_main(lambda: self._write_checkpoint(state, epoch))
         self.saved_at = time.monotonic()
 
