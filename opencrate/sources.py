@@ -1,4 +1,4 @@
-"""What is analysed, and on which pictures: a run, a checkpoint or a network's name; its own pictures or a folder."""
+"""Open what is analysed: a network by run, checkpoint or name, and its own pictures or those of a folder."""
 
 import difflib
 import logging
@@ -14,13 +14,14 @@ from PIL import Image
 from torch import Tensor, nn
 
 from .checkpoints import load_any
-from .data import Augmentation, Batch, Dataset, Feed, open_feed
+from .data import Augmentation, Dataset, Feed, open_feed
 from .data.datasets.pictures import decode
+from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
 from .errors import suggestion
-from .models import CRATE
 from .run_folder import run_of
 from .run_recipe import data_of, import_modules_of
+from .stack import is_stack
 
 __all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources", "require_comparable"]
 
@@ -32,7 +33,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """A few pictures: as the network sees them (b, c, H, W), and to be looked at, uint8 (b, H, W, 3)."""
+    """A few pictures: normalised for the network (b, c, H, W), and to be shown, uint8 (b, H, W, 3)."""
 
     images: Tensor
     shown: np.ndarray
@@ -41,7 +42,7 @@ class Gallery:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A set of pictures that streams through networks as often as wanted."""
+    """A set of pictures from which samples are read."""
 
     name: str
     feed: Feed = field(repr=False)
@@ -49,23 +50,31 @@ class Source:
     labelled: bool = True
 
     def batches(self, samples: int, batch: int = 32) -> Iterator[Tensor]:
-        """`samples` pictures from all over the set, those left out that do not decode."""
+        """A stratified sample of the pictures; those that do not decode are left out."""
         return (images for images, _ in self.feed.sample(samples, batch))
 
-    def gallery(self, count: int, chosen: Sequence[int] = ()) -> Gallery:
-        """The pictures of these numbers first, then others from all over the set."""
-        total, batches = len(self.feed), list[Batch]()
+    def gallery(self, count: int, chosen: Sequence[int] = (), prefixes: Sequence[int] = ()) -> Gallery:
+        """The pictures of these numbers first, then a sample of the others, stratified by class: `count` in all.
+
+        `prefixes` are smaller counts; so many pictures from the start are then a stratified sample of the gallery.
+        """
+        total = len(self.feed)
         for number in chosen:
             if not 0 <= number < total:
                 raise ValueError(f"there is no picture {number}: the {self.name} are numbered from 0 to {total - 1}")
-            batches.append(next(self.feed.read(torch.tensor([number]), 1)))
-            if int(batches[-1][1]) < 0:
+        targets, is_other = self.feed.targets.cpu(), torch.ones(total, dtype=torch.bool)
+        is_other[list(chosen)] = False
+        others = is_other.nonzero().flatten()
+        sizes = [size - len(chosen) for size in sorted({*prefixes, count}) if len(chosen) < size <= count]
+        numbers = torch.cat([torch.tensor(chosen, dtype=torch.long), _nested_samples(targets, others, sizes)])
+        images, targets = (torch.cat(parts) for parts in zip(*self.feed.read(numbers, 32), strict=True))
+        decoded = (targets >= 0).cpu()
+        for number, is_decoded in zip(chosen, decoded.tolist(), strict=False):
+            if not is_decoded:
                 raise ValueError(f"picture {number} of the {self.name} does not decode")
-        if count > len(chosen):
-            batches += self.feed.sample(count - len(chosen), 32)
-        if not batches:
+        if not decoded.any():
             raise ValueError(f"none of {count} pictures of the {self.name} decodes")
-        images, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        images, targets = images[decoded.to(images.device)], targets[decoded.to(targets.device)]
         mean, std = (
             torch.tensor(value, device=images.device).view(-1, 1, 1) for value in (self.data.mean, self.data.std)
         )
@@ -74,14 +83,23 @@ class Source:
         return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
 
 
+def _nested_samples(targets: Tensor, numbers: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The largest size of these pictures, so ordered that for every size the first so many are a stratified sample."""
+    if not sizes:
+        return numbers[:0]
+    sample = numbers[spread(targets[numbers], sizes[-1])]
+    inner = _nested_samples(targets, sample, sizes[:-1])
+    return torch.cat([inner, sample[~torch.isin(sample, inner)]])
+
+
 class Files:
-    """All pictures below a folder, in order of their names and of no known class."""
+    """All pictures in a folder and its subfolders, sorted by name; their classes are unknown."""
 
     classes: tuple[str, ...] = ("unknown",)
 
     def __init__(self, folder: Path, in_chans: int) -> None:
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder")
+            raise ValueError(f"--images {folder} is not a folder")
         self.files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         self.in_chans = in_chans
         if not self.files:
@@ -101,7 +119,7 @@ class Files:
 
 
 def open_network(source: str) -> tuple[nn.Module, str | None]:
-    """The network of a run, a checkpoint or, with fresh weights, a registered name; and what is to be said of it."""
+    """The network of a run, a checkpoint or, with fresh weights, a registered name; and a note on it, if any."""
     import_modules_of(source)
     if source in timm.list_models():
         with torch.random.fork_rng(devices=[]):
@@ -112,7 +130,7 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
     if not path.exists() and not any(mark in source for mark in "/.:"):
         near = difflib.get_close_matches(source, timm.list_models(), 1)
         known = suggestion(source, near or timm.list_models("crate_*"))
-        raise ValueError(f"{source} is neither a run, nor a checkpoint, nor a network{known}")
+        raise ValueError(f"{source} is not a run, a checkpoint or the name of a network{known}")
     return load_any(source).float().eval(), None
 
 
@@ -131,10 +149,10 @@ def open_sources(
         f"--{name}" for name, value in (("images", images), ("recipe", recipe), ("data", data)) if value is not None
     ]
     if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} both name pictures: give one")
+        raise ValueError(f"{' and '.join(given)} both name pictures; pass one of them")
     if images is not None:
         if root is not None:
-            raise ValueError("--root is where a set lies, and --images names a folder: give one")
+            raise ValueError("--root is the folder of a dataset and does not go with --images; pass one of them")
         settings = _data_for(model)
         files = Files(Path(images).expanduser(), settings.in_chans)
         feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
@@ -143,39 +161,40 @@ def open_sources(
         settings = replace(_data_for(model), name=data, max_decode_failures=0.01, num_classes=ANY)
     elif recipe is None and run_of(source) is None:
         raise ValueError(
-            f"{source} lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"
+            f"no run folder found for {source}, so its dataset is unknown; pass --images FOLDER, --recipe NAME"
+            " or --data NAME"
         )
     else:
         settings = replace(data_of(source, recipe), size=_data_for(model).size)
     settings = settings if root is None else replace(settings, root=root)
     channels = _data_for(model).in_chans
     if settings.in_chans != channels:
-        raise ValueError(f"the network takes pictures of {channels} channels, and these have {settings.in_chans}")
-    found = [Source("validation pictures", _still(settings, False, device), settings)]
+        raise ValueError(f"the network takes pictures of {channels} channels, but these have {settings.in_chans}")
+    sources = [Source("validation pictures", _still(settings, False, device), settings)]
     if training:
         try:
-            found.append(Source("training pictures", _still(settings, True, device), settings))
-        except ValueError as error:  # they are a comparison, and can be missed
-            log.warning("without the training pictures: %s", error)
-    return found
+            sources.append(Source("training pictures", _still(settings, True, device), settings))
+        except ValueError as error:  # they are only a comparison
+            log.warning("the training pictures are left out: %s", error)
+    return sources
 
 
-def require_comparable(name: str, other: nn.Module, model: CRATE) -> CRATE:
-    """The other network, if it is a CRATE that takes the same pictures."""
-    if not isinstance(other, CRATE):
-        raise ValueError(f"{name} is no CRATE, and has no R^c to compare")
+def require_comparable(name: str, other: Any, model: Any) -> Any:
+    """The other network, if it has layers to compare and takes the same pictures."""
+    if not is_stack(other):
+        raise ValueError(f"{name} has no CRATE layers, so it has no R^c to compare")
     for what in ("in_chans", "img_size"):
         theirs, ours = getattr(other.patch_embed, what), getattr(model.patch_embed, what)
         if theirs != ours:
-            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, and here it is {ours}")
+            raise ValueError(f"{name} takes other pictures: its {what} is {theirs}, but here it is {ours}")
     return other
 
 
-def fresh_copy(model: CRATE) -> CRATE:
+def fresh_copy(model: Any) -> Any:
     """The same network before any training, with other weights than `open_network` draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return CRATE(**model.config()).to(model.cls_token).eval()
+        return type(model)(**model.config()).to(next(model.parameters())).eval()
 
 
 def _still(data: Dataset, training: bool, device: str) -> Feed:
@@ -188,13 +207,13 @@ def _still(data: Dataset, training: bool, device: str) -> Feed:
 
 
 def _data_for(model: Any) -> Dataset:
-    """How pictures enter a network, as its record tells."""
+    """How a network takes pictures, by its timm record."""
     record = model.pretrained_cfg or {}
     channels, height, width = record.get("input_size", (3, 224, 224))
-    if isinstance(model, CRATE):
+    if is_stack(model):
         channels, (height, width) = model.patch_embed.in_chans, model.patch_embed.img_size
     if height != width:
-        raise ValueError(f"the network takes pictures of {height} × {width}, and an analysis only squares")
+        raise ValueError(f"the network takes pictures of {height} × {width} pixels; only squares can be analysed")
     mean, std = (tuple(record.get(name, (0.5,) * channels)) for name in ("mean", "std"))
     if len(mean) != channels:
         mean, std = (0.5,) * channels, (0.5,) * channels

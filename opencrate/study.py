@@ -1,4 +1,4 @@
-"""What all parts of an analysis look at: the network, its untrained twin, the pictures, and the run it comes from."""
+"""A network with everything that is analysed with it: its untrained twin, its pictures and its run."""
 
 import json
 from collections.abc import Iterator
@@ -12,18 +12,19 @@ from torch import Tensor
 
 from .checkpoints import load_any
 from .measures import LayerTable
-from .models import CRATE
 from .recipes import read_recipe
 from .run_folder import RunFolder, run_of
 from .sources import Gallery, Source, fresh_copy, open_network, open_sources
+from .stack import is_stack
 
-__all__ = ["SHOWN", "Study", "open_study", "some"]
+__all__ = ["Study", "evenly_spaced", "open_study"]
 
-SHOWN = 4  # pictures that are drawn
+GALLERY = 64  # pictures in which patches are searched
+DRAWN, ABLATED = 4, 8  # the first of them, which are drawn, and on which heads are switched off
 
 
-def some(values: list[Any], count: int) -> list[Any]:
-    """About `count` of them, evenly, the first and the last among them."""
+def evenly_spaced(values: list[Any], count: int) -> list[Any]:
+    """`count` of the values, with the first and the last; all of them if there are no more."""
     if len(values) <= count:
         return values
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
@@ -35,17 +36,18 @@ class Study:
 
     source: str
     model: Any
-    note: str | None  # what is to be said of the network
-    pictures: list[Source]  # the first are those that it is judged by
+    note: str | None  # for example that its weights are fresh
+    pictures: list[Source]  # the first source is what the network is measured on
     samples: int
     batch: int
     run: Path | None
-    chosen: tuple[int, ...] = ()  # numbers of the pictures to look at
-    own_pictures: bool = True  # the run's
+    chosen: tuple[int, ...] = ()  # numbers of the pictures to draw
+    own_pictures: bool = True  # the pictures are those of the run
 
     @property
-    def is_crate(self) -> bool:
-        return isinstance(self.model, CRATE)
+    def has_layers(self) -> bool:
+        """Whether the network's layers can be walked; if not, only its tokens are compared."""
+        return is_stack(self.model)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -54,18 +56,28 @@ class Study:
         return size
 
     @cached_property
-    def untrained(self) -> CRATE | None:
+    def untrained(self) -> Any:
         """None for a network that is untrained itself."""
         return fresh_copy(self.model) if self.note is None else None
 
     @cached_property
     def gallery(self) -> Gallery:
-        """Pictures to look at, and to look for patches in."""
-        return self.pictures[0].gallery(min(self.samples, 64), self.chosen)
+        """The pictures that are shown: those that are drawn come first."""
+        return self.pictures[0].gallery(min(self.samples, GALLERY), self.chosen, prefixes=(DRAWN, ABLATED))
+
+    @property
+    def drawn(self) -> int:
+        """How many pictures of the gallery, from its start, are drawn."""
+        return len(self.chosen) or min(DRAWN, len(self.gallery.images))
+
+    @property
+    def ablated(self) -> int:
+        """On how many pictures of the gallery, from its start, heads are switched off."""
+        return min(ABLATED, len(self.gallery.images))
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, as far as anybody knows them."""
+        """The names of the classes; empty if they are not known."""
         known = tuple((self.model.pretrained_cfg or {}).get("label_names") or ())
         if not known and self.model.num_classes == 1000:
             from timm.data import ImageNetInfo
@@ -78,8 +90,8 @@ class Study:
         return (source or self.pictures[0]).batches(self.samples, self.batch)
 
     @property
-    def broken(self) -> int:
-        """How many pictures were met that do not decode."""
+    def decode_failures(self) -> int:
+        """How many pictures could not be decoded so far."""
         return len(getattr(self.pictures[0].feed, "decode_failures", ()))
 
     def class_name(self, number: int) -> str:
@@ -95,13 +107,8 @@ class Study:
     def classifies(self) -> bool:
         return bool(self.model.num_classes > 0 and getattr(self.model, "global_pool", "token"))
 
-    @property
-    def looked_at(self) -> list[int]:
-        """Which of the gallery are drawn: those that were asked for, or some from all over it."""
-        return list(range(len(self.chosen))) or some(list(range(len(self.gallery.images))), SHOWN)
-
-    def told(self, file: str) -> Any:
-        """The content of a JSON file of the run (`RECORD`, `RESULT`), if it can be read."""
+    def run_json(self, file: str) -> Any:
+        """The content of a JSON file of the run (`RECORD`, `RESULT`); None if there is none or it is damaged."""
         path = None if self.run is None else self.run / file
         if path is None or not path.is_file():
             return None
@@ -111,7 +118,7 @@ class Study:
             return None
 
     def probed(self) -> dict[int, LayerTable]:
-        """The layer tables that the run measured of itself while it trained, by epoch."""
+        """The layer tables that the run recorded while it trained, by epoch."""
         lines = () if self.run is None else RunFolder(self.run).recorded("layers")
         return {line["epoch"]: LayerTable.from_dict(line) for line in lines}
 

@@ -19,7 +19,7 @@ from opencrate.measures.geometry import normalised_gram
 from opencrate.models import CRATE
 from opencrate.report import Auditing
 from opencrate.stack import trajectory
-from opencrate.study import Study, open_study, some
+from opencrate.study import Study, evenly_spaced, open_study
 
 from .place import FIGURES, Place
 from .plan import REAL, Run
@@ -69,7 +69,7 @@ def _layers(study: Study, place: Place) -> dict[str, Any]:
 def _epochs(study: Study, place: Place) -> dict[str, Any]:
     """The same at several epochs, as the run recorded it."""
     probed = study.probed()
-    return {str(epoch): _means(probed[epoch]) for epoch in some(sorted(probed), SHOWN_EPOCHS)}
+    return {str(epoch): _means(probed[epoch]) for epoch in evenly_spaced(sorted(probed), SHOWN_EPOCHS)}
 
 
 def _tokens(study: Study, place: Place) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from .views import PATCHES, curves
 __all__ = ["LayerPatches", "Reference"]
 
 GALLERY = 64  # pictures that are kept in memory
+SAMPLES = 12  # the first of them, which the page offers
 SEARCHED = 24  # the first of them, in which patches are looked for
 VARIANTS = 16  # networks whose patches are kept
 
@@ -48,7 +49,7 @@ class Reference:
 
     def __init__(self, study: Study, turn: Turn) -> None:
         self.study, self.turn = study, turn
-        self.gallery = study.pictures[0].gallery(min(study.samples, GALLERY))
+        self.gallery = study.pictures[0].gallery(min(study.samples, GALLERY), prefixes=(SAMPLES, SEARCHED))
         self.searched = Gallery(*(part[:SEARCHED] for part in vars(self.gallery).values()))
         self.means: dict[str, Any] | None = None  # None until they are measured
         self._passing = Lock()  # two questions about one variant make one pass

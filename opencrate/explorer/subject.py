@@ -20,14 +20,13 @@ from ..report.sections import labels
 from ..sources import Gallery, Source, open_network, require_comparable
 from ..stack import is_stack
 from ..study import Study
-from .reference import Reference
+from .reference import SAMPLES, Reference
 from .views import crops
 
 __all__ = ["THIS", "Subject", "Variant"]
 
 log = logging.getLogger("opencrate")
 
-SAMPLES = 12  # pictures that the page offers
 THIS = "this network"
 
 Pairs = tuple[tuple[int, int], ...]

@@ -9,7 +9,7 @@ general: without its column D_j, ISTA's coordinate j is still ReLU(z_j − ηλ)
 still has a share of every token. Layers, heads and coordinates are counted from 1, as in the paper.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -24,9 +24,10 @@ from ..objective import nonzero_fraction
 from ..objective.rates import require_finite
 from ..operators.base import Sparsification
 from ..shapes import Float
-from .views import bare, looking, require_head, require_layer
+from ..stack import trajectory
+from .views import TOGETHER, bare, looking, require_head, require_layer
 
-__all__ = ["Ablation", "ablate", "ablated", "head_importance"]
+__all__ = ["Ablation", "ablate", "ablated", "head_importance", "recorded_head_importance"]
 
 M = TypeVar("M", bound=nn.Module)
 Pairs = Iterable[tuple[int, int]]
@@ -99,16 +100,28 @@ def head_importance(model: CRATE, images: Tensor) -> Float[Tensor, "layers k"]:
     """
     with looking(model, images, copies=bare(model).num_heads) as (model, batches):
         _require_logits(model)
-        importance = torch.zeros(len(model.blocks), model.num_heads, dtype=torch.float64, device=model.cls_token.device)
-        for batch in batches:
-            Z = model.embed(batch)
-            logits = model.forward_head(model.blocks(Z)).repeat(model.num_heads, 1)
-            for layer, block in enumerate(cast("Iterable[Layer]", model.blocks)):
-                after = torch.cat([without(Z) for without in _without_each_head(block)])  # (k·b, n, d)
-                after = model.forward_head(model.blocks[layer + 1 :](after))
-                importance[layer] += _divergence(logits, after).unflatten(0, (model.num_heads, -1)).sum(-1)
-                Z = block(Z)
-        return importance / len(images)
+        parts = [_divergences(model, [step.Z for step in trajectory(model, batch)]) for batch in batches]
+        return torch.cat(parts, dim=-1).mean(-1)
+
+
+@torch.inference_mode()
+def recorded_head_importance(model: CRATE, inputs: Sequence[Tensor]) -> Float[Tensor, "layers k"]:
+    """`head_importance` from the recorded tokens Z^l (b, n, d) of every layer: no picture is embedded again."""
+    _require_logits(model)
+    batches = zip(*(Z.split(max(1, TOGETHER // model.num_heads)) for Z in inputs), strict=True)
+    return torch.cat([_divergences(model, batch) for batch in batches], dim=-1).mean(-1)
+
+
+def _divergences(model: CRATE, inputs: Sequence[Tensor]) -> Float[Tensor, "layers k b"]:
+    """KL(p ‖ p') of every sample without each head, from the tokens that enter every layer."""
+    heads, layers = model.num_heads, cast("list[Layer]", list(model.blocks))
+    logits = model.forward_head(layers[-1](inputs[-1])).repeat(heads, 1)
+    divergences = []
+    for number, (layer, Z) in enumerate(zip(layers, inputs, strict=True), start=1):
+        after = torch.cat([without(Z) for without in _without_each_head(layer)])  # (k·b, n, d)
+        after = model.forward_head(model.blocks[number:](after))
+        divergences.append(_divergence(logits, after).unflatten(0, (heads, -1)))
+    return torch.stack(divergences)
 
 
 def _compare(model: CRATE, without: CRATE, first: int, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""What can be compared in a network that is no CRATE: the tokens after every block of a timm transformer.
+"""The tokens after every block of a timm transformer that has no CRATE layers.
 
-It has no subspaces to compress against and no dictionary to code in, so there is no R^c, no LASSO and no audit; but it
-has tokens, and these have zeros, a rank and a coding rate.
+It has no subspaces to compress against and no dictionary to code in, so there is no R^c, no LASSO and no audit. Its
+tokens still have a non-zero fraction, a rank and a coding rate, which can be compared with a CRATE's.
 """
 
 from collections.abc import Iterable
@@ -15,11 +15,11 @@ from ..measures.geometry import effective_rank
 from ..measures.layerwise import RESAMPLES, stream, summary
 from ..objective import coding_rate, nonzero_fraction
 
-__all__ = ["CANNOT", "token_table"]
+__all__ = ["LIMITATION", "token_table"]
 
-CANNOT = (
-    "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have:"
-    " what is shown is what its tokens have in common with a CRATE's."
+LIMITATION = (
+    "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have."
+    " The table shows what can be measured of its tokens and compared with a CRATE's."
 )
 MEASURES = ("nonzero", "rank", "R", "R_unit")
 
@@ -37,12 +37,12 @@ def token_table(
 
     def values_of(images: Tensor) -> Tensor:
         try:
-            found = model.forward_intermediates(  # type: ignore[operator]
+            layers = model.forward_intermediates(  # type: ignore[operator]
                 images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
             )
         except (TypeError, AssertionError) as error:  # of a network without tokens
             raise ValueError(f"{type(model).__name__} does not hand out tokens: only transformers do") from error
-        return torch.stack([_values(_all_tokens(layer), eps) for layer in found])
+        return torch.stack([_values(_all_tokens(layer), eps) for layer in layers])
 
     values = stream(model, batches, values_of, samples)  # (layers, measures, samples)
     columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
@@ -52,11 +52,11 @@ def token_table(
     ]
 
 
-def _all_tokens(found: Any) -> Tensor:
+def _all_tokens(layer: Any) -> Tensor:
     """timm's patch tokens, and the class token where there is one."""
-    if isinstance(found, Tensor):
-        return found
-    patches, prefix = found
+    if isinstance(layer, Tensor):
+        return layer
+    patches, prefix = layer
     return torch.cat([prefix, patches], dim=1)
 
 

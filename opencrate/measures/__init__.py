@@ -3,12 +3,15 @@
 from .layerwise import (
     DEFINITIONS,
     Definition,
+    LayerReader,
     LayerTable,
+    Reader,
     definition_named,
     interval,
     layerwise,
     layerwise_by,
     measure,
+    read_steps,
     stream,
     summary,
 )
@@ -16,12 +19,15 @@ from .layerwise import (
 __all__ = [
     "DEFINITIONS",
     "Definition",
+    "LayerReader",
     "LayerTable",
+    "Reader",
     "definition_named",
     "interval",
     "layerwise",
     "layerwise_by",
     "measure",
+    "read_steps",
     "stream",
     "summary",
 ]

@@ -42,7 +42,7 @@ from ..objective import (
     subspace_coding_rate_gradient,
 )
 from ..operators.gradient import neumann_step, softmax_step
-from ..stack import Step, is_stack, trajectory
+from ..stack import Step, is_stack
 from .geometry import (
     coherence_between,
     dead_heads,
@@ -51,9 +51,21 @@ from .geometry import (
     orthonormality_gap,
     spectral_norm,
 )
-from .layerwise import RESAMPLES, stream, summary
+from .layerwise import RESAMPLES, read_steps, summary
 
-__all__ = ["AT_SITES", "CLEARLY", "EFFECT", "OF_A_STEP", "SITES", "Audit", "Verdict", "Weights", "audit", "signed"]
+__all__ = [
+    "AT_SITES",
+    "CLEARLY",
+    "EFFECT",
+    "OF_A_STEP",
+    "SITES",
+    "Audit",
+    "AuditReader",
+    "Verdict",
+    "Weights",
+    "audit",
+    "signed",
+]
 
 SITES = ("Z", "Z_half", "Z_next")
 HALVES = {"compress": ("Z", "Z_half"), "sparsify": ("Z_half", "Z_next")}
@@ -206,24 +218,36 @@ def audit(
 
     λ is that of the layer's sparsification; `lam` where it has none.
     """
-    require_positive("eps", eps)
-    network: Any = unwrap_model(model)
-    if not is_stack(network):
-        raise ValueError(f"an audit needs layers that state their design, which {type(network).__name__} does not have")
-    layers = [_AuditedLayer(layer, lam) for layer in network.layers]
-    weights = tuple(layer.weights(number) for number, layer in enumerate(layers, start=1))
-    names: list[str] = []
+    reader = AuditReader(unwrap_model(model), eps, lam)
+    (values,) = read_steps(model, batches, [reader], samples)
+    return reader.audit(values)
 
-    def values_of(images: Tensor) -> Tensor:
-        rows, known = [], dict[str, Tensor]()
-        for step, layer in zip(trajectory(network, images), layers, strict=True):
-            values = layer.at_sites(step, eps, known) | layer.of_a_step(step, eps)
-            names[:] = values
-            rows.append(torch.stack(list(values.values())))  # (names, b)
-        return torch.stack(rows)
 
-    values = stream(network, batches, values_of, samples)  # (layers, names, samples)
-    return Audit(eps, weights, {name: values[:, i] for i, name in enumerate(names)})
+class AuditReader:
+    """The audit of a network as a `Reader`, so that it can share a pass with layer tables."""
+
+    def __init__(self, network: Any, eps: float = 0.1, lam: float = 0.1) -> None:
+        require_positive("eps", eps)
+        if not is_stack(network):
+            raise ValueError(
+                f"an audit needs layers that state their design, which {type(network).__name__} does not have"
+            )
+        self.eps, self.layers = eps, [_AuditedLayer(layer, lam) for layer in network.layers]
+        self.rows, self.known = list[dict[str, Tensor]](), dict[str, Tensor]()
+
+    def read(self, step: Step) -> None:
+        layer = self.layers[step.number - 1]
+        self.rows.append(layer.at_sites(step, self.eps, self.known) | layer.of_a_step(step, self.eps))
+
+    def values(self) -> dict[str, Tensor]:
+        values = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+        self.rows, self.known = [], {}
+        return values
+
+    def audit(self, values: dict[str, Tensor]) -> Audit:
+        """Of values (layers, samples)."""
+        weights = tuple(layer.weights(number) for number, layer in enumerate(self.layers, start=1))
+        return Audit(self.eps, weights, values)
 
 
 class _AuditedLayer:
@@ -345,18 +369,18 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
     return cosine_similarity(one.flatten(1), other.flatten(1), dim=1, eps=1e-30)
 
 
-def _verdict(found: Audit, layer: int) -> Verdict:
-    weights = found.weights[layer]
-    rate, fit = found.improved("Rc_unit", "compress")[layer].item(), found.aim_improved()[layer].item()
-    moved, aimed = (found.changes(half)[layer].mean().item() for half in HALVES)
-    raw = _relative(found.at("Rc", "Z"), found.at("Rc", "Z_half"))[layer].mean().item()
-    left = found.at("nonzero", "Z_next")[layer].mean().item()
+def _verdict(result: Audit, layer: int) -> Verdict:
+    weights = result.weights[layer]
+    rate, fit = result.improved("Rc_unit", "compress")[layer].item(), result.aim_improved()[layer].item()
+    moved, aimed = (result.changes(half)[layer].mean().item() for half in HALVES)
+    raw = _relative(result.at("Rc", "Z"), result.at("Rc", "Z_half"))[layer].mean().item()
+    left = result.at("nonzero", "Z_next")[layer].mean().item()
     compresses = None if weights.U_size is None else _grade(rate, moved)
     sparsifies = None if weights.aim is None else _grade(fit, aimed)
     price = ""
     if weights.aim == LASSO and sparsifies is not None:
         of_zero = (
-            (found.values["lasso_after"][layer] / found.values["lasso_zero"][layer].clamp_min(1e-30)).mean().item()
+            (result.values["lasso_after"][layer] / result.values["lasso_zero"][layer].clamp_min(1e-30)).mean().item()
         )
         price = f", {of_zero:.0%} of the zero code's"
         sparsifies = min(sparsifies, 2 if of_zero < 1 else 1)

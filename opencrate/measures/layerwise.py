@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from timm.utils import unwrap_model
@@ -25,18 +25,20 @@ from ..stack import Step, require_stack, trajectory
 __all__ = [
     "DEFINITIONS",
     "Definition",
+    "LayerReader",
     "LayerTable",
+    "Reader",
     "definition_named",
     "interval",
     "layerwise",
     "layerwise_by",
     "measure",
+    "read_steps",
     "stream",
     "summary",
 ]
 
-MEASURES = ("Rc", "nonzero")
-GPU_BYTES = 2**28  # of projected tokens whose rates are computed together on a GPU
+GPU_BYTES = 2**26  # of projected tokens whose rates are computed together on a GPU, for each definition
 RESAMPLES = 1000  # of the samples, for an interval
 LEVEL = 0.95
 
@@ -141,21 +143,39 @@ def layerwise_by(
     resamples: int = RESAMPLES,
 ) -> list[LayerTable]:
     """`layerwise` by each of several definitions, in one pass of the pictures through the network."""
-    chosen = [definition_named(definition) for definition in definitions]
-    model = unwrap_model(model)
-    require_stack("layerwise", model)
-    values = stream(model, batches, lambda images: _values(model, images, chosen), samples)
-    return [_table(definition, rows, resamples) for definition, rows in zip(chosen, values, strict=True)]
+    readers = [LayerReader(definition_named(definition)) for definition in definitions]
+    values = read_steps(model, batches, readers, samples)
+    return [reader.table(columns, resamples) for reader, columns in zip(readers, values, strict=True)]
 
 
-def _table(definition: Definition, values: Tensor, resamples: int) -> LayerTable:
-    """Of values (layers, measures, samples)."""
-    columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
-    rows = (
-        {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
-        for layer in range(len(values))
-    )
-    return LayerTable(definition, values.shape[-1], tuple(rows))
+class Reader(Protocol):
+    """Measures a batch of pictures while it passes through the layers of a network."""
+
+    def read(self, step: Step) -> None:
+        """Measure one layer; the layers come in their order."""
+
+    def values(self) -> dict[str, Tensor]:
+        """What was measured of the batch by name, each (layers, b) in float64; the next batch begins."""
+
+
+def read_steps(
+    model: nn.Module, batches: Tensor | Iterable[Any], readers: Sequence[Reader], samples: int | None = None
+) -> list[dict[str, Tensor]]:
+    """Every reader's values, each (layers, samples), from one pass of the pictures through the network."""
+    network: Any = unwrap_model(model)
+    require_stack("layerwise", network)
+    names: list[list[str]] = []
+
+    def values_of(images: Tensor) -> Tensor:
+        for step in trajectory(network, images):
+            for reader in readers:
+                reader.read(step)
+        values = [reader.values() for reader in readers]
+        names[:] = [list(columns) for columns in values]
+        return torch.stack([column for columns in values for column in columns.values()])
+
+    rows = iter(stream(network, batches, values_of, samples))
+    return [{name: next(rows) for name in columns} for columns in names]
 
 
 @torch.inference_mode()
@@ -171,7 +191,7 @@ def stream(
     """
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
-    like, count, found = next(model.parameters()), 0, list[Tensor]()
+    like, count, parts = next(model.parameters()), 0, list[Tensor]()
     was_training = model.training
     model.eval()
     try:
@@ -185,7 +205,7 @@ def stream(
             if len(images) == 0:
                 continue
             images = images.to(like.device, like.dtype if images.is_floating_point() else None)
-            found.append(values_of(images).cpu())
+            parts.append(values_of(images).cpu())
             count += len(images)
             if count == samples:
                 break
@@ -193,19 +213,19 @@ def stream(
         model.train(was_training)
     if count == 0:
         raise ValueError("there are no pictures to measure")
-    return torch.cat(found, dim=-1)
+    return torch.cat(parts, dim=-1)
 
 
 def summary(values: dict[str, Tensor], resamples: int = RESAMPLES) -> dict[str, Tensor]:
     """Of every (…, samples): its mean under its name, and `_std`, and with resamples `_low` and `_high`, each (…)."""
-    found = {name: value.double().mean(-1) for name, value in values.items()}
+    result = {name: value.double().mean(-1) for name, value in values.items()}
     for name, value in values.items():
         one = value.shape[-1] == 1
-        found[f"{name}_std"] = torch.zeros_like(found[name]) if one else value.double().std(-1)
+        result[f"{name}_std"] = torch.zeros_like(result[name]) if one else value.double().std(-1)
     if resamples:
         for name, value in values.items():
-            found[f"{name}_low"], found[f"{name}_high"] = interval(value, resamples)
-    return found
+            result[f"{name}_low"], result[f"{name}_high"] = interval(value, resamples)
+    return result
 
 
 def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[Tensor, Tensor]:
@@ -226,44 +246,42 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
     return low.view(values.shape[:-1]), high.view(values.shape[:-1])
 
 
-def _values(model: Any, images: Tensor, definitions: list[Definition]) -> Tensor:
-    """By every definition, every layer's every measure of every sample.
+class LayerReader:
+    """R^c by one definition and the non-zero fraction, as a `Reader`.
 
     Several layers are measured together: on a GPU, one small batch of matrices costs as much time as twelve, and every
     look at values makes the host wait.
     """
-    columns = [_Column(definition) for definition in definitions]
-    limit, depth = GPU_BYTES if images.is_cuda else 0, len(model.layers)
-    for step in trajectory(model, images):
-        for column in columns:
-            column.add(step)
-        if step.number == depth or sum(column.bytes for column in columns) > limit:
-            for column in columns:
-                column.measure()
-    return torch.stack([column.values() for column in columns])
-
-
-class _Column:
-    """What is measured by one definition, and the layers that wait to be measured together."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
         self.waiting: list[tuple[Step, Tensor | None]] = []
         self.rates, self.fractions = list[Tensor](), list[Tensor]()
 
-    @property
-    def bytes(self) -> int:
-        return sum(0 if V is None else V.nbytes for _, V in self.waiting)
-
-    def add(self, step: Step) -> None:
+    def read(self, step: Step) -> None:
         self.waiting.append((step, _projected(step, self.definition)))
+        waiting_bytes = sum(0 if V is None else V.nbytes for _, V in self.waiting)
+        if waiting_bytes > GPU_BYTES or not step.Z.is_cuda:
+            self._measure()
 
-    def measure(self) -> None:
-        steps, projected = [step for step, _ in self.waiting], [V for _, V in self.waiting]
-        self.rates.append(_rate(projected, steps, self.definition))
-        self.fractions.append(nonzero_fraction(torch.stack([_code(step, self.definition) for step in steps])))
-        self.waiting.clear()
+    def _measure(self) -> None:
+        if self.waiting:
+            steps, projected = [step for step, _ in self.waiting], [V for _, V in self.waiting]
+            self.rates.append(_rate(projected, steps, self.definition))
+            self.fractions.append(nonzero_fraction(torch.stack([_code(step, self.definition) for step in steps])))
+            self.waiting.clear()
 
-    def values(self) -> Tensor:
-        """(layers, measures, b)."""
-        return torch.stack([torch.cat(self.rates).double(), torch.cat(self.fractions).double()], dim=1)
+    def values(self) -> dict[str, Tensor]:
+        self._measure()
+        values = {"Rc": torch.cat(self.rates).double(), "nonzero": torch.cat(self.fractions).double()}
+        self.rates, self.fractions = [], []
+        return values
+
+    def table(self, values: dict[str, Tensor], resamples: int = RESAMPLES) -> LayerTable:
+        """Of values (layers, samples)."""
+        columns, rates = summary(values, resamples), values["Rc"]
+        rows = (
+            {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
+            for layer in range(len(rates))
+        )
+        return LayerTable(self.definition, rates.shape[-1], tuple(rows))

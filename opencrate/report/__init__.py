@@ -1,5 +1,5 @@
-"""A run or a checkpoint → tables, figures and one page that tells what every layer does."""
+"""A run or a checkpoint → tables, figures and one page that shows what every layer does."""
 
-from .analyze import PARTS, Analysis, Auditing, analyze, audit_of
+from .analyze import Analysis, Auditing, analyze, audit_of
 
-__all__ = ["PARTS", "Analysis", "Auditing", "analyze", "audit_of"]
+__all__ = ["Analysis", "Auditing", "analyze", "audit_of"]

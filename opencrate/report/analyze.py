@@ -1,4 +1,4 @@
-"""`opencrate analyze`: open the network and its pictures, run the parts, write the page."""
+"""`opencrate analyze`: open the network and its pictures, build the sections, write the page."""
 
 import sys
 import time
@@ -12,43 +12,47 @@ from ..distributed import joined
 from ..measures.audit import Audit, audit
 from ..settings import Analysis, Auditing
 from ..study import Study, open_study
-from . import layer_sections as parts
-from . import visual_sections as looks
+from . import layer_sections, visual_sections
+from .data import NotApplicable, ReportData
 from .page import write_page
-from .sections import Folder, Section
+from .sections import OutputFolder, Section
+from .text import ABOUT
 
-__all__ = ["PARTS", "Analysis", "Auditing", "analyze", "audit_of"]
+__all__ = ["Analysis", "Auditing", "analyze", "audit_of"]
 
-Part = Callable[[Study, Folder, Analysis], Section | None]
-PARTS: dict[str, Part] = {  # the names and the order of settings.SECTIONS
-    "layers": parts.layers,
-    "audit": parts.audited,
-    "epochs": parts.epochs,
-    "subspaces": parts.subspaces,
-    "tokens": looks.tokens,
-    "attention": looks.attention,
-    "patches": looks.patches,
-    "ablation": looks.ablation,
+Builder = Callable[[ReportData, OutputFolder], Section]
+BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
+    "layers": layer_sections.layers,
+    "audit": layer_sections.audited,
+    "epochs": layer_sections.epochs,
+    "subspaces": layer_sections.subspaces,
+    "tokens": visual_sections.tokens,
+    "attention": visual_sections.attention,
+    "patches": visual_sections.patches,
+    "ablation": visual_sections.ablation,
 }
 
 
 def analyze(source: str, settings: Analysis) -> Path:
-    """Write the analysis of a run, a checkpoint or a network's name, and return the page."""
+    """Write the analysis of a run, a checkpoint or a network's name, and return the path of the page."""
     began = time.monotonic()
     with joined(settings.device) as world, _reporting() as report:
         report("opening the network and its pictures", 0, 1)
         compared = not settings.only or "layers" in settings.only
         study = open_study(source, settings, world.device, training=compared, chosen=settings.pictures)
-        chosen = _chosen(study, settings)
-        folder = Folder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
-        sections = []
-        for number, (name, part) in enumerate(chosen.items()):
-            report(name, number, len(chosen))
-            section = part(study, folder, settings)
-            if section is not None:
-                sections.append(section)
-        report("the page", len(chosen), len(chosen))
-        return write_page(study, folder, settings, sections, time.monotonic() - began)
+        builders, data = _builders(study, settings), ReportData(study, settings)
+        folder = OutputFolder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
+        sections, omitted = list[Section](), list[str]()
+        for number, (name, build) in enumerate(builders.items()):
+            report(name, number, len(builders))
+            try:
+                sections.append(build(data, folder))
+            except NotApplicable as error:
+                if len(builders) == 1:
+                    raise
+                omitted.append(f"The section “{ABOUT[name][0]}” is left out: {error}.")
+        report("the page", len(builders), len(builders))
+        return write_page(data, folder, sections, omitted, time.monotonic() - began)
 
 
 def audit_of(source: str, settings: Auditing) -> Audit:
@@ -67,36 +71,31 @@ def audit_of(source: str, settings: Auditing) -> Audit:
         return audit(study.model, batches(), settings.eps)
 
 
-def _chosen(study: Study, settings: Analysis) -> dict[str, Part]:
-    if not study.is_crate:
+def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
+    """The sections that are wanted; settings that do not fit the network are refused before anything is computed."""
+    if not study.has_layers:
         for name in ("only", "against", "token", "pictures"):
             if getattr(settings, name):
-                raise ValueError(f"--{name} is for a CRATE, and {study.source} is another network")
-        return {"tokens": parts.baseline}
-    chosen = {name: part for name, part in PARTS.items() if not settings.only or name in settings.only}
-    compression = study.model.blocks[0].compress.operator
-    if not compression.has("maps"):
-        if "attention" in settings.only:
-            raise ValueError(f"the compression {compression.name} has no attention to draw")
-        chosen.pop("attention", None)
-    if "attention" in chosen:
-        tokens = study.grid[0] * study.grid[1]
-        if not 0 <= settings.token <= tokens:
-            raise ValueError(f"token must be a whole number from 0 to {tokens}, got {settings.token}")
+                raise ValueError(f"--{name} needs a network with CRATE layers, which {study.source} does not have")
+        return {"tokens": layer_sections.baseline}
+    builders = {name: build for name, build in BUILDERS.items() if not settings.only or name in settings.only}
+    tokens = study.grid[0] * study.grid[1]
+    if "attention" in builders and not 0 <= settings.token <= tokens:
+        raise ValueError(f"token must be a whole number from 0 to {tokens}, got {settings.token}")
     if settings.pictures:
-        _ = study.gallery  # says at once if there is no such picture
-    return chosen
+        _ = study.gallery  # fails at once if there is no such picture
+    return builders
 
 
 @contextmanager
-def _reporting(unit: str = "parts") -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar on a terminal, plain lines elsewhere."""
+def _reporting(unit: str = "sections") -> Iterator[Callable[[str, int, int], None]]:
+    """A progress bar on a terminal, lines of text elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda words, done, total: print(f"opencrate: {words} ({done} of {total} {unit} done)", file=sys.stderr)
+        yield lambda name, done, total: print(f"opencrate: {name} ({done} of {total} {unit} done)", file=sys.stderr)
         return
     columns = (
         TextColumn("{task.description:<38}"),
@@ -106,4 +105,4 @@ def _reporting(unit: str = "parts") -> Iterator[Callable[[str, int, int], None]]
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
-        yield lambda words, done, total: bar.update(task, description=words, completed=done, total=total)
+        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)

@@ -1,149 +1,149 @@
-"""The parts of an analysis that are numbers by layer: each measures, writes tables and figures, and tells of them."""
+"""The sections of numbers by layer: each reads the measurements, writes tables and figures, and describes them."""
 
-from typing import Any
+import math
 
 from ..figures import curves as figures
 from ..figures.audit import half_steps
-from ..inspection.baseline import CANNOT, token_table
-from ..measures import Definition, LayerTable, layerwise
-from ..measures.audit import CLEARLY, EFFECT, Audit, Verdict, audit, signed
+from ..inspection.baseline import LIMITATION, token_table
+from ..measures import LayerTable, layerwise
+from ..measures.audit import CLEARLY, EFFECT, Audit, Verdict, signed
 from ..measures.geometry import coherence_between, dead_heads, orthonormality_gap
-from ..sources import open_network, require_comparable
-from ..study import Study, some
-from .sections import Folder, Item, Section, Table, change, labels
+from ..study import evenly_spaced
+from .data import UNTRAINED, NotApplicable, ReportData
+from .sections import Item, OutputFolder, Section, Table, change
 from .text import ABOUT, APPROXIMATIONS, READINGS, RULE, WEIGHTS
 
 __all__ = ["audited", "baseline", "epochs", "layers", "subspaces"]
 
-UNTRAINED = 16  # pictures on which the untrained network is audited
 
-
-def layers(study: Study, folder: Folder, settings: Any) -> Section:
+def layers(data: ReportData, folder: OutputFolder) -> Section:
     """R^c and the non-zero fraction of every layer, beside the untrained network's."""
-    items, everything, headline = list[Item](), dict[str, Any](), tuple[tuple[str, str], ...]()
-    for reading in settings.readings():
-        name, tables = reading.name.split(",")[0], _tables(study, settings, reading)
-        everything[reading.name] = {label: table.to_dict() for label, table in tables.items()}
+    items, everything, headline = list[Item](), dict[str, object](), tuple[tuple[str, str], ...]()
+    for definition in data.settings.readings():
+        name = definition.name.split(",")[0]
+        tables = {label: measured.tables[definition.name] for label, measured in data.measured.items()}
+        everything[definition.name] = {label: table.to_dict() for label, table in tables.items()}
         labelled = ((label, row) for label, table in tables.items() for row in table.rows)
         folder.csv(
             f"tables/layers_{name}.csv",
-            ({"definition": reading.name, "curve": label, **row} for label, row in labelled),
+            ({"definition": definition.name, "curve": label, **row} for label, row in labelled),
         )
-        trained, untrained = next(iter(tables.values())), tables.get("untrained")
-        caption = f"{READINGS[name]} (definition “{reading.name}”), and the share of entries that are not zero."
-        caption += f" R^c goes {_ends(trained)}" + (f"; untrained, {_ends(untrained)}." if untrained else ".")
+        trained, untrained = next(iter(tables.values())), tables.get(UNTRAINED)
+        caption = f"{READINGS[name]} (definition “{definition.name}”), and the share of entries that are not zero. "
+        caption += _ends(trained, untrained)
         items.append(folder.figure(figures.layer_curves(tables), f"layers_{name}", caption))
         headline = _headline(trained, untrained)
     folder.json("tables/layers.json", everything)
     return Section("layers", *ABOUT["layers"], tuple(items), headline)
 
 
-def _tables(study: Study, settings: Any, definition: Definition) -> dict[str, LayerTable]:
-    """Of every set of pictures; with other networks to compare, of every network on the first set."""
-    if settings.against:
-        names = labels([study.source, *settings.against])
-        others = [open_network(source)[0].to(study.device) for source in settings.against]
-        networks = dict(zip(names, [study.model, *others], strict=True))
-        for name, other in networks.items():
-            require_comparable(name, other, study.model)
-        found = {label: layerwise(model, study.batches(), definition) for label, model in networks.items()}
-    else:
-        found = {source.name: layerwise(study.model, study.batches(source), definition) for source in study.pictures}
-    if study.untrained is not None:
-        found["untrained"] = layerwise(study.untrained, study.batches(), definition)
-    return found
+def _ends(trained: LayerTable, untrained: LayerTable | None) -> str:
+    """R^c at the first and the last layer, in a sentence."""
+    if not _has_rate(trained):
+        return "The compression has no subspaces, so there is no R^c."
+    texts = []
+    for table in (trained, untrained):
+        if table is not None:
+            first, last = table.rows[0]["Rc"], table.rows[-1]["Rc"]
+            a, b = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}" for rate in (first, last))
+            texts.append(f"from {a} at the first layer to {b} at the last ({change(first, last)})")
+    return f"R^c goes {'; in the untrained network, '.join(texts)}."
 
 
-def _ends(table: LayerTable) -> str:
-    first, last = table.rows[0]["Rc"], table.rows[-1]["Rc"]
-    a, b = (f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}" for rate in (first, last))
-    return f"from {a} at the first layer to {b} at the last ({change(first, last)})"
+def _has_rate(table: LayerTable) -> bool:
+    return math.isfinite(table.rows[0]["Rc"])
 
 
 def _headline(trained: LayerTable, untrained: LayerTable | None) -> tuple[tuple[str, str], ...]:
     tables = [table for table in (trained, untrained) if table is not None]
     changes = [change(table.rows[0]["Rc"], table.rows[-1]["Rc"]) for table in tables]
-    lowest = [f"{min(row['nonzero'] for row in table.rows):.0%}" for table in tables]
-    name = f"R^c, first to last layer, by the definition {trained.definition.name}"
-    return (name, _beside(changes)), ("of the entries are not zero, where they are fewest", _beside(lowest))
+    lowest = [f"{100 * min(row['nonzero'] for row in table.rows):.0f} %" for table in tables]
+    name = f"change of R^c from the first to the last layer (definition {trained.definition.name})"
+    rate = ((name, _beside(changes)),) if _has_rate(trained) else ()
+    return (*rate, ("smallest share of non-zero entries in any layer", _beside(lowest)))
 
 
 def _beside(values: list[str]) -> str:
     return values[0] + (f" (untrained {values[1]})" if len(values) > 1 else "")
 
 
-def epochs(study: Study, folder: Folder, settings: Any) -> Section | None:
-    """R^c and the non-zero fraction over the epochs of a run: of kept checkpoints, or as it measured itself."""
-    first, *_ = settings.readings()
-    found = {f"epoch {epoch}": layerwise(model, study.batches(), first) for epoch, model in study.kept()}
+def epochs(data: ReportData, folder: OutputFolder) -> Section:
+    """R^c and the non-zero fraction over the epochs of a run: of the kept checkpoints, or as the run recorded them."""
+    study, (first, *_) = data.study, data.settings.readings()
+    tables = {f"epoch {epoch}": layerwise(model, study.batches(), first) for epoch, model in study.kept()}
     caption = "Measured on the checkpoints that the run kept."
-    caption += " They hold the weights themselves, and the network is their moving average." if study.averages else ""
-    if len(found) < 2:
+    caption += " They hold the raw weights, while the network holds their moving average." if study.averages else ""
+    if len(tables) < 2:
         probed = study.probed()
-        found = {f"epoch {epoch}": probed[epoch] for epoch in some(sorted(probed), 6)}
-        caption = "As the run measured itself. To measure its checkpoints instead, train with --keep-epochs N."
-    if len(found) < 2:
-        return None
-    used = next(iter(found.values())).definition
-    caption += f" By the definition “{used.name}”, ε = {used.eps:g}."
+        tables = {f"epoch {epoch}": probed[epoch] for epoch in evenly_spaced(sorted(probed), 6)}
+        caption = "As recorded during training. To measure checkpoints instead, train with --keep-epochs N."
+    if len(tables) < 2:
+        raise NotApplicable("no run folder with measurements of at least two epochs")
+    used = next(iter(tables.values())).definition
+    caption += f" Definition “{used.name}”, ε = {used.eps:g}."
     folder.csv(
         "tables/epochs.csv",
-        ({"definition": used.name, "epoch": label, **row} for label, table in found.items() for row in table.rows),
+        ({"definition": used.name, "epoch": label, **row} for label, table in tables.items() for row in table.rows),
     )
-    folder.json("tables/epochs.json", {label: table.to_dict() for label, table in found.items()})
-    return Section("epochs", *ABOUT["epochs"], (folder.figure(figures.layer_curves(found), "epochs", caption),))
+    folder.json("tables/epochs.json", {label: table.to_dict() for label, table in tables.items()})
+    return Section("epochs", *ABOUT["epochs"], (folder.figure(figures.layer_curves(tables), "epochs", caption),))
 
 
-def audited(study: Study, folder: Folder, settings: Any) -> Section:
-    """Every half-step of every layer, held to what it was designed to do."""
-    found = audit(study.model, study.batches(), settings.eps)
-    rows = found.rows()
-    folder.json("tables/audit.json", found.to_dict(rows))
-    folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {settings.eps:g}", **row} for row in rows))
-    folder.text("tables/audit_samples.csv", found.samples_csv())
-    verdicts, before = found.verdicts(), tuple[Verdict, ...]()
-    columns, columned = ["layer", "as designed?", "compression", "sparsification", "noted"], list[tuple[str, ...]]()
-    rule = RULE.format(found.samples, clearly=CLEARLY, effect=EFFECT)
-    if study.untrained is not None:
-        fresh = audit(study.untrained, study.pictures[0].batches(min(UNTRAINED, study.samples)), settings.eps)
-        before = fresh.verdicts()
-        moves = zip(before, _changes(fresh, "compress"), _changes(fresh, "sparsify"), strict=True)
-        columned = [(f"{verdict.word}: R^c {rate}, {found.weights[0].aim} {aim}",) for verdict, rate, aim in moves]
-        columns.append("untrained")
-        rule += f" “Untrained”: the same network with fresh weights, on {fresh.samples} pictures."
-    rest = columned or [()] * len(verdicts)
-    table = Table(
-        tuple(columns),
-        tuple(
-            (f"{v.layer}", v.word, *v.evidence, "; ".join(v.warnings), *more)
-            for v, more in zip(verdicts, rest, strict=True)
-        ),
-        rule,
-        tuple(verdict.word for verdict in verdicts),
+def audited(data: ReportData, folder: OutputFolder) -> Section:
+    """Every half-step of every layer, compared with what it was designed to do."""
+    eps, audits = data.settings.eps, [measured.audit for measured in data.measured.values() if measured.audit]
+    trained, untrained = audits[0], audits[1] if len(audits) > 1 else None
+    rows = trained.rows()
+    folder.json("tables/audit.json", trained.to_dict(rows))
+    folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {eps:g}", **row} for row in rows))
+    folder.text("tables/audit_samples.csv", trained.samples_csv())
+    caption = "What the two halves of every layer change. Blue bars go in the direction that the design wants."
+    items: list[Item] = [_verdicts(trained, untrained), folder.figure(half_steps(trained), "audit", caption)]
+    items.append(_weights(trained))
+    if trained.weights[0].U_size is not None:
+        items.append(_approximations(trained))
+    headline = (
+        ("layers compress as designed", _count(trained, untrained, "compresses")),
+        ("layers sparsify as designed", _count(trained, untrained, "sparsifies")),
     )
-    caption = "What the two halves of every layer change. Blue bars go the way that the design wants."
-    picture = folder.figure(half_steps(found), "audit", caption)
-    return Section(
-        "audit",
-        *ABOUT["audit"],
-        (table, picture, _weights(found), _approximations(found)),
-        (
-            ("layers compress as designed", _counted(verdicts, before, "compresses")),
-            ("layers sparsify as designed", _counted(verdicts, before, "sparsifies")),
-        ),
-    )
+    return Section("audit", *ABOUT["audit"], tuple(items), headline)
 
 
-def _changes(found: Audit, half: str) -> list[str]:
-    return [signed(value) for value in found.changes(half).mean(-1).tolist()]
+def _verdicts(trained: Audit, untrained: Audit | None) -> Table:
+    columns = ["layer", "as designed?", "compression", "sparsification", "notes"]
+    rows: list[tuple[str, ...]] = [
+        (f"{verdict.layer}", verdict.word, *verdict.evidence, "; ".join(verdict.warnings))
+        for verdict in trained.verdicts()
+    ]
+    rule = RULE.format(trained.samples, clearly=100 * CLEARLY, effect=100 * EFFECT)
+    if untrained is not None:
+        columns.append(UNTRAINED)
+        rates, fits = _changes(untrained, "compress"), _changes(untrained, "sparsify")
+        cells = map(_untrained, untrained.verdicts(), rates, fits, [weights.aim for weights in untrained.weights])
+        rows = [(*row, cell) for row, cell in zip(rows, cells, strict=True)]
+        rule += " “Untrained” is the same network with fresh weights, on the same pictures."
+    return Table(tuple(columns), tuple(rows), rule, tuple(verdict.word for verdict in trained.verdicts()))
 
 
-def _counted(verdicts: tuple[Verdict, ...], untrained: tuple[Verdict, ...], half: str) -> str:
-    counts = [sum(getattr(verdict, half) == 2 for verdict in of) for of in (verdicts, untrained) if of]
-    return _beside([f"{counts[0]} of {len(verdicts)}", *map(str, counts[1:])])
+def _untrained(verdict: Verdict, rate: str, fit: str, aim: str | None) -> str:
+    changes = [f"R^c {rate}"] * (verdict.compresses is not None) + [f"{aim} {fit}"] * (verdict.sparsifies is not None)
+    return ": ".join([verdict.word, *([", ".join(changes)] if changes else [])])
 
 
-def _weights(found: Audit) -> Table:
+def _changes(audit: Audit, half: str) -> list[str]:
+    return [signed(value) for value in audit.changes(half).mean(-1).tolist()]
+
+
+def _count(trained: Audit, untrained: Audit | None, half: str) -> str:
+    """How many layers do a half as designed."""
+    audits = [audit.verdicts() for audit in (trained, untrained) if audit is not None]
+    if getattr(audits[0][0], half) is None:
+        return "no stated aim"
+    counts = [sum(getattr(verdict, half) == 2 for verdict in verdicts) for verdicts in audits]
+    return _beside([f"{counts[0]} of {len(audits[0])}", *map(str, counts[1:])])
+
+
+def _weights(audit: Audit) -> Table:
     columns = (
         "layer",
         "size of U_k",
@@ -154,49 +154,53 @@ def _weights(found: Audit) -> Table:
         "γ‖Gram‖ (below 1?)",
     )
     rows = []
-    for facts, gram in zip(found.weights, found.values["gram"].amax(-1).tolist(), strict=True):
-        step = "–" if facts.eta_D is None else f"{facts.eta_D:.2f}" + ("" if facts.eta_D < 2 else ", no")
-        numbers = (
-            f"{value:.2f}" for value in (facts.U_size, facts.orthonormality, facts.coherence, facts.orthogonality)
-        )
-        rows.append((f"{facts.layer}", *numbers, step, f"{gram:,.0f}" if gram >= 10 else f"{gram:.2g}"))
+    for weights, gram in zip(audit.weights, audit.values["gram"].amax(-1).tolist(), strict=True):
+        step = "–" if weights.eta_D is None else f"{weights.eta_D:.2f}" + ("" if weights.eta_D < 2 else ", no")
+        numbers = (weights.U_size, weights.orthonormality, weights.coherence, weights.orthogonality)
+        cells = ("–" if value is None else f"{value:.2f}" for value in numbers)
+        size = "–" if math.isnan(gram) else f"{gram:,.0f}" if gram >= 10 else f"{gram:.2g}"
+        rows.append((f"{weights.layer}", *cells, step, size))
     return Table(columns, tuple(rows), WEIGHTS)
 
 
-def _approximations(found: Audit) -> str:
-    means = {name: values.mean().item() for name, values in found.values.items() if "@" not in name}
+def _approximations(audit: Audit) -> str:
+    means = {name: values.mean().item() for name, values in audit.values.items() if "@" not in name}
     cosine = means["gradient_cosine"]
     answer = "Largely" if cosine > 0.5 else "In part" if cosine > 0.1 else "Hardly" if cosine > -0.1 else "No"
-    words = {n: f"{v:,.0f}" if abs(v) >= 100 else f"{v:.2g}".replace("-", "−") for n, v in means.items()}
-    return APPROXIMATIONS.format(answer=answer, **words)
+    numbers = {n: f"{v:,.0f}" if abs(v) >= 100 else f"{v:.2g}".replace("-", "−") for n, v in means.items()}
+    return APPROXIMATIONS.format(answer=answer, **numbers)
 
 
-def subspaces(study: Study, folder: Folder, settings: Any) -> Section:
-    """The subspaces of every layer against each other."""
-    every = {f"layer {i}": block.U.detach().float().cpu() for i, block in enumerate(study.model.blocks, 1)}
+def subspaces(data: ReportData, folder: OutputFolder) -> Section:
+    """The subspaces of every layer compared with each other."""
+    bases = {f"layer {i}": layer.U for i, layer in enumerate(data.study.model.layers, 1)}
+    if any(U is None for U in bases.values()):
+        raise NotApplicable("the compression has no subspaces")
+    bases = {name: U.detach().float().cpu() for name, U in bases.items()}
     rows = []
-    for layer, U in enumerate(every.values(), 1):
+    for layer, U in enumerate(bases.values(), 1):
         mean, largest = coherence_between(U)
-        facts = {"coherence": mean, "coherence_max": largest}
         gap, dead = orthonormality_gap(U).mean().item(), " ".join(map(str, dead_heads(U)))
-        rows.append({"layer": layer, **facts, "orthonormality_gap": gap, "dead_heads": dead})
+        values = {"coherence": mean, "coherence_max": largest, "orthonormality_gap": gap, "dead_heads": dead}
+        rows.append({"layer": layer, **values})
     folder.csv("tables/subspaces.csv", rows)
-    gone = [f"layer {row['layer']}, head {row['dead_heads']}" for row in rows if row["dead_heads"]]
-    said = (f"Dead heads, onto which everything projects to zero: {'; '.join(gone)}.",) if gone else ()
-    few = {key: every[key] for key in some(list(every), 4)}
-    caption = f"Cosines between four random directions of every subspace (seed {settings.seed})."
+    dead_in = [f"layer {row['layer']}, head {row['dead_heads']}" for row in rows if row["dead_heads"]]
+    sentence = (f"Dead heads, onto which everything projects to zero: {'; '.join(dead_in)}.",) if dead_in else ()
+    selected, seed = {name: bases[name] for name in evenly_spaced(list(bases), 4)}, data.settings.seed
+    caption = f"Cosines between four random directions of every subspace (seed {seed})."
     pictures = (
-        folder.figure(figures.subspace_grams(every, seed=settings.seed), "subspaces", caption),
-        folder.figure(figures.subspace_grams(few, None), "subspaces_full", "All directions, for some layers."),
+        folder.figure(figures.subspace_grams(bases, seed=seed), "subspaces", caption),
+        folder.figure(figures.subspace_grams(selected, None), "subspaces_full", "All directions, for some layers."),
     )
-    return Section("subspaces", *ABOUT["subspaces"], (*said, *pictures))
+    return Section("subspaces", *ABOUT["subspaces"], (*sentence, *pictures))
 
 
-def baseline(study: Study, folder: Folder, settings: Any) -> Section:
-    """For a network that is no CRATE: what its tokens can be measured by."""
-    rows = token_table(study.model, study.batches(), settings.eps)
-    folder.csv("tables/tokens.csv", ({"definition": f"tokens, ε = {settings.eps:g}", **row} for row in rows))
-    folder.json("tables/tokens.json", {"definition": {"name": "tokens", "eps": settings.eps}, "rows": rows})
+def baseline(data: ReportData, folder: OutputFolder) -> Section:
+    """For a network without CRATE layers: what can be measured of its tokens."""
+    eps = data.settings.eps
+    rows = token_table(data.study.model, data.study.batches(), eps)
+    folder.csv("tables/tokens.csv", ({"definition": f"tokens, ε = {eps:g}", **row} for row in rows))
+    folder.json("tables/tokens.json", {"definition": {"name": "tokens", "eps": eps}, "rows": rows})
     table = Table(
         ("layer", "non-zero fraction", "effective rank", "R", "R of unit tokens"),
         tuple(
@@ -207,6 +211,6 @@ def baseline(study: Study, folder: Folder, settings: Any) -> Section:
             )
             for row in rows
         ),
-        f"Means and standard deviations over pictures; ε = {settings.eps:g}.",
+        f"Means and standard deviations over pictures; ε = {eps:g}.",
     )
-    return Section("tokens", "What can be compared", CANNOT, (table,))
+    return Section("tokens", "What can be compared", LIMITATION, (table,))

@@ -1,4 +1,4 @@
-"""The page: one HTML file that holds its pictures and styles itself, and asks the network for nothing."""
+"""The page: one HTML file with its pictures and styles inside, which loads nothing from elsewhere."""
 
 import base64
 import re
@@ -13,16 +13,20 @@ import torch
 from markupsafe import Markup, escape
 
 from .. import __version__
-from ..models import CRATE
 from ..run_folder import NETWORK_FOLDERS, RECORD, RESULT
 from ..study import Study
-from .sections import Folder, Picture, Section, Table, labels
+from .data import ReportData
+from .sections import OutputFolder, Picture, Section, Table, labels
 from .text import COLUMNS, GLOSSARY
 
 __all__ = ["write_page"]
 
 
-def write_page(study: Study, folder: Folder, settings: Any, sections: list[Section], seconds: float) -> Path:
+def write_page(
+    data: ReportData, folder: OutputFolder, sections: list[Section], omitted: list[str], seconds: float
+) -> Path:
+    """Write the page and analysis.json; `omitted` says which sections are left out, and why."""
+    study, settings = data.study, data.settings
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -39,7 +43,7 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
         f"opencrate {__version__}, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
     )
     folder.json(
-        Folder.MARK,
+        OutputFolder.MARK,
         {"source": study.source, "made": made, "samples": settings.samples, "definitions": list(settings.definitions),
          "eps": settings.eps, "seed": settings.seed, "facts": facts, "headline": dict(headline),
          "parts": [section.key for section in sections]},
@@ -51,7 +55,8 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
         headline=headline,
         sections=sections,
         glossary=GLOSSARY,
-        designed=study.is_crate,
+        has_layers=study.has_layers,
+        omitted=omitted,
         made=made,
         command=_command(study, settings),
     )
@@ -60,48 +65,43 @@ def write_page(study: Study, folder: Folder, settings: Any, sections: list[Secti
 
 
 def _formulas(text: str) -> Markup:
-    """R^c, Z^{l+1/2} and U_k with raised and lowered letters, everything else as it is."""
+    """R^c, Z^{l+1/2} and U_k with superscripts and subscripts, everything else escaped."""
     safe = str(escape(text))
-    safe = re.sub(r"(?<=\w)\^(?:\{([^}]*)\}|(\w))", lambda found: f"<sup>{found[1] or found[2]}</sup>", safe)
+    safe = re.sub(r"(?<=\w)\^(?:\{([^}]*)\}|(\w))", lambda match: f"<sup>{match[1] or match[2]}</sup>", safe)
     return Markup(
-        re.sub(r"(?<=\b[A-Z])_(?:\{([^}]*)\}|(\w))", lambda found: f"<sub>{found[1] or found[2]}</sub>", safe)
+        re.sub(r"(?<=\b[A-Z])_(?:\{([^}]*)\}|(\w))", lambda match: f"<sub>{match[1] or match[2]}</sub>", safe)
     )
 
 
 def _network(study: Study) -> list[tuple[str, str]]:
     model = study.model
+    architecture = str((model.pretrained_cfg or {}).get("architecture") or type(model).__name__)
     count = sum(weight.numel() for weight in model.parameters())
-    kind = "CRATE, built from " if isinstance(model, CRATE) else ""
-    found = [("architecture", kind + _architecture(model)), ("parameters", f"{count:,}")]
-    if not isinstance(model, CRATE):
-        return found
-    config, grid = model.config(), model.patch_embed.grid_size
-    compress, sparsify = (_operator(config, name) for name in ("compress", "sparsify"))
+    facts = [("architecture", architecture), ("parameters", f"{count:,}")]
+    if not study.has_layers:
+        return facts
+    config, (rows, columns), layer = model.config(), study.grid, model.layers[0]
     return [
-        *found,
+        *facts,
         ("layers", f"{config['depth']} of {config['num_heads']} heads (subspaces of dimension {config['head_dim']})"),
-        ("tokens", f"{grid[0]} × {grid[1]} patches and the class token, of {config['embed_dim']} coordinates"),
-        ("compression", compress),
-        ("sparsification", sparsify),
+        ("tokens", f"{rows} × {columns} patches and the class token, of {config['embed_dim']} coordinates"),
+        ("compression", _operator(layer.compress.operator)),
+        ("sparsification", _operator(layer.sparsify.operator)),
         ("classes", f"{config['num_classes']:,}" if config["num_classes"] else "no classifier"),
     ]
 
 
-def _architecture(model: Any) -> str:
-    return str((model.pretrained_cfg or {}).get("architecture") or type(model).__name__)
-
-
-def _operator(config: dict[str, Any], name: str) -> str:
-    options = ", ".join(f"{key} = {value:g}" for key, value in config[f"{name}_args"].items())
-    return config[name] + (f" ({options})" if options else "")
+def _operator(operator: Any) -> str:
+    options = ", ".join(f"{name} = {value}" for name, value in operator.options.items())
+    return operator.name + (f" ({options})" if options else "")
 
 
 def _training(study: Study) -> list[tuple[str, str]]:
-    record, result = study.told(RECORD), study.told(RESULT)
+    record, result = study.run_json(RECORD), study.run_json(RESULT)
     if study.note is not None:
         return [("training", "none: fresh weights")]
     if record is None:
-        return [("training", "not known: the checkpoint lies in no run of ours")]
+        return [("training", "not known: the checkpoint is not in a run folder")]
     last = record[-1]
     versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
     if result is None:
@@ -120,16 +120,16 @@ def _training(study: Study) -> list[tuple[str, str]]:
 
 def _pictures(study: Study) -> list[tuple[str, str]]:
     size, total = study.pictures[0].data.size, len(study.pictures[0].feed)
-    lost = f"; {study.broken} did not decode" if study.broken else ""
+    lost = f"; {study.decode_failures} could not be decoded" if study.decode_failures else ""
     return [
         ("taken from", ", ".join(source.name for source in study.pictures)),
         ("how many", f"{min(study.samples, total):,} of {total:,}{lost}"),
-        ("size", f"scaled and cut to the central {size} × {size} pixels"),
+        ("size", f"resized and cropped to the central {size} × {size} pixels"),
     ]
 
 
 def _accuracy(study: Study) -> list[tuple[str, str]]:
-    result = study.told(RESULT)
+    result = study.run_json(RESULT)
     if not result or "top1" not in result or not study.own_pictures:
         return []
     best = Path(study.source).name == NETWORK_FOLDERS[1]
@@ -139,7 +139,7 @@ def _accuracy(study: Study) -> list[tuple[str, str]]:
 
 
 def _command(study: Study, settings: Any) -> str:
-    """What makes the page again: every setting that is not the usual one."""
+    """The command that makes this page, with every setting that is not the default."""
     words = ["opencrate", "analyze", study.source]
     for setting in fields(settings):
         value = getattr(settings, setting.name)

@@ -1,4 +1,4 @@
-"""What a report is made of: sections of words, figures and tables, which are files and parts of the page alike."""
+"""What a report consists of: sections of text, figures and tables, on the page and as files."""
 
 import csv
 import io
@@ -13,15 +13,15 @@ from ..figures.canvas import Figure, save, to_png
 from ..files import write_atomically, write_json
 from .text import KINDS
 
-__all__ = ["Folder", "Item", "Picture", "Section", "Table", "change", "finite_or_named", "labels"]
+__all__ = ["Item", "OutputFolder", "Picture", "Section", "Table", "change", "finite_or_named", "labels"]
 
 
-DPI = 140  # of pictures on the page: sharp, also enlarged, and a page of a few MB
+DPI = 140  # of figures on the page: sharp when enlarged, and the page has a few MB
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure on the page, with its caption in plain words."""
+    """A figure on the page, with its caption."""
 
     name: str
     png: bytes = field(repr=False)
@@ -49,7 +49,7 @@ Item = Picture | Table | str
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the report: its heading, what it is about, and what it found."""
+    """A section of the report: its heading, what it is about, and its results."""
 
     key: str
     title: str
@@ -58,22 +58,22 @@ class Section:
     headline: tuple[tuple[str, str], ...] = ()  # (label, value) for the top of the page
 
 
-class Folder:
-    """Where an analysis goes: tables/, figures/ and report.html."""
+class OutputFolder:
+    """The folder of an analysis: tables/, figures/ and report.html."""
 
     MARK = "analysis.json"
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file: an analysis needs a folder, --out FOLDER")
+            raise ValueError(f"{path} is a file; choose a folder, --out FOLDER")
         if path.is_dir() and any(path.iterdir()) and not (path / self.MARK).is_file():
-            raise ValueError(f"{path} holds something else than an earlier analysis: give another folder, --out FOLDER")
+            raise ValueError(f"{path} contains files that are not an analysis; choose another folder, --out FOLDER")
         try:
             for name in ("tables", "figures"):
                 (path / name).mkdir(parents=True, exist_ok=True)
             for old in (*path.glob("tables/*"), *path.glob("figures/*"), path / "report.html"):
-                old.unlink(missing_ok=True)  # of an earlier analysis
+                old.unlink(missing_ok=True)  # from an earlier analysis
             write_json(path / self.MARK, {})
         except OSError as error:
             raise ValueError(f"{path} cannot be written: {error.strerror}") from error
@@ -81,7 +81,7 @@ class Folder:
     def figure(self, figure: Figure, name: str, caption: str) -> Picture:
         save(figure, self.path / "figures", name)
         kind = next((words for prefix, words in KINDS.items() if name.startswith(prefix)), "A figure")
-        return Picture(name, to_png(figure, DPI), caption, f"{kind}; what it shows is told below it.")
+        return Picture(name, to_png(figure, DPI), caption, f"{kind}; the caption below describes it.")
 
     def text(self, name: str, content: str) -> Path:
         target = self.path / name
@@ -102,7 +102,7 @@ class Folder:
 
 
 def finite_or_named(values: Any) -> Any:
-    """The same, with numbers that are none or infinite as words, which JSON has not and a table should not hide."""
+    """The same values, with NaN and infinity as words: JSON has no such numbers, and a table should not hide them."""
     if isinstance(values, Mapping):
         return {key: finite_or_named(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -113,12 +113,12 @@ def finite_or_named(values: Any) -> Any:
 
 
 def change(before: float, after: float, digits: int = 0) -> str:
-    """In per cent, with a sign that can be read."""
+    """The relative change in per cent, with a sign."""
     return f"{(after - before) / before:+.{digits}%}".replace("-", "−") if before else "–"
 
 
 def labels(sources: Sequence[str]) -> list[str]:
-    """A name for each: the last part of its path, or as many as it takes to tell them apart."""
+    """A short name for each: the last part of its path, or more parts where names would be equal."""
     paths = [Path(source).parts or (source,) for source in sources]
     for parts in range(1, max(map(len, paths)) + 1):
         names = ["/".join(path[-parts:]) for path in paths]

@@ -1,117 +1,106 @@
-"""The parts of an analysis that are looked at: tokens, attention, patches, and what a head is worth."""
+"""The sections that show pictures: tokens, attention, patches, and how much each head matters.
 
-from typing import Any
+All read the one recording of the gallery (`ReportData.gallery`).
+"""
+
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ..figures import curves as figures
 from ..figures.audit import head_map
-from ..inspection.ablation import head_importance
-from ..inspection.views import attention_of, coherent_patches, crop, pca_colours, top_patches
-from ..stack import trajectory
-from ..study import Study, some
-from .sections import Folder, Section
+from ..inspection.ablation import recorded_head_importance
+from ..inspection.recording import Recording
+from ..inspection.views import attention_rows, crop, pca_colours
+from ..study import Study, evenly_spaced
+from .data import NotApplicable, ReportData
+from .sections import Item, OutputFolder, Section
 from .text import ABOUT
 
 __all__ = ["ablation", "attention", "patches", "tokens"]
 
-LAYERS = 4  # of which every head is drawn
-ABLATED = 8  # pictures on which heads are switched off
 
-
-def tokens(study: Study, folder: Folder, settings: Any) -> Section:
+def tokens(data: ReportData, folder: OutputFolder) -> Section:
     """The tokens of pictures: their entries, and their main directions as colours."""
-    looked, every, colours = study.looked_at, dict[str, Tensor](), list[Tensor]()
-    with torch.inference_mode():
-        for step in trajectory(study.model, study.gallery.images[looked]):
-            colours.append(pca_colours(step.Z_next.float()).cpu())
-            every[f"after layer {step.number}"] = step.Z_next.float().cpu()
-    few = some(list(every), 6)
-    items = []
+    study, seed, count = data.study, data.settings.seed, data.study.drawn
+    after = {f"after layer {step.number}": step.Z_next[:count].float().cpu() for step in _recording(data).steps}
+    selected = evenly_spaced(list(after), 6)
+    items = list[Item]()
     for i in range(len(study.chosen) or 1):
         which = f"picture {study.chosen[i]}" if study.chosen else "the first picture"
-        part = {name: Z[i] for name, Z in every.items()}
-        caption = f"Tokens of {which} after every layer: a random part of the matrix (seed {settings.seed})."
-        items.append(folder.figure(figures.heat_maps(part, settings.seed), f"tokens_{i + 1}", caption))
-        whole = figures.heat_maps({name: part[name] for name in few}, size=None)
-        items.append(folder.figure(whole, f"tokens_{i + 1}_full", "The whole matrix, for some layers."))
-    drawn = figures.token_colours(study.gallery.shown[looked], torch.stack(colours), study.grid)
-    caption = "The three main directions of the patches' tokens as red, green and blue, found for each layer by itself:"
-    items.append(folder.figure(drawn, "token_colours", f"{caption} patches of one colour are alike to the network."))
+        of_picture = {name: Z[i] for name, Z in after.items()}
+        caption = f"Tokens of {which} after every layer: a random part of the matrix (seed {seed})."
+        items.append(folder.figure(figures.heat_maps(of_picture, seed), f"tokens_{i + 1}", caption))
+        full = figures.heat_maps({name: of_picture[name] for name in selected}, size=None)
+        items.append(folder.figure(full, f"tokens_{i + 1}_full", "The complete matrix, for some layers."))
+    colours = torch.stack([pca_colours(Z) for Z in after.values()])
+    drawn = figures.token_colours(study.gallery.shown[:count], colours, study.grid)
+    caption = "The three main directions of the patches' tokens, computed for each layer, as red, green and blue."
+    items.append(folder.figure(drawn, "token_colours", f"{caption} Patches of one colour have similar tokens."))
     return Section("tokens", *ABOUT["tokens"], tuple(items))
 
 
-def attention(study: Study, folder: Folder, settings: Any) -> Section:
+def attention(data: ReportData, folder: OutputFolder) -> Section:
     """What the class token, or a chosen one, attends to."""
-    gallery, looked, items = study.gallery, study.looked_at, []
-    chosen = some(list(range(1, len(study.model.blocks) + 1)), LAYERS)
-    maps = attention_of(study.model, gallery.images[looked], settings.token, chosen).cpu()
+    study, token, layers, items = data.study, data.settings.token, data.drawn_layers, list[Item]()
+    for layer in study.model.layers:
+        if not layer.compress.operator.has("maps"):
+            raise NotApplicable(f"the compression {layer.compress.operator.name} has no attention maps")
+    recording = _recording(data)
     with torch.inference_mode():
-        logits = study.model(gallery.images[looked]).float().cpu()
-    who = "class token" if settings.token == 0 else f"token {settings.token}"
-    for i, picture in enumerate(looked):
-        predicted = _predicted(study, logits[i], gallery.targets[picture])
+        rows = [attention_rows(recording.steps[layer - 1], token)[: study.drawn, :, 1:] for layer in layers]
+    maps = torch.stack(rows).unflatten(-1, recording.grid).cpu()  # (layers, b, k, h, w)
+    name = "class token" if token == 0 else f"token {token}"
+    where = "every layer" if len(layers) == len(study.model.layers) else "some layers"
+    for i in range(study.drawn):
         number = study.chosen[i] if study.chosen else i + 1
-        figure = figures.attention_grid(gallery.shown[picture], maps[:, i], layers=chosen)
-        where = "every layer" if len(chosen) == len(study.model.blocks) else "some layers"
-        caption = f"Picture {number}{predicted}. What the {who} attends to in {where}."
+        figure = figures.attention_grid(study.gallery.shown[i], maps[:, i], layers=layers)
+        caption = f"Picture {number}{_prediction(study, recording, i)}. What the {name} attends to in {where}."
         items.append(folder.figure(figure, f"attention_{i + 1}", caption))
     return Section("attention", *ABOUT["attention"], tuple(items))
 
 
-def _predicted(study: Study, logits: Tensor, target: int | None) -> str:
-    if not study.classifies:
+def _prediction(study: Study, recording: Recording, i: int) -> str:
+    if recording.logits is None:
         return ""
-    best, sure = int(logits.argmax()), float(logits.softmax(-1).max())
-    told = f", taken for {study.class_name(best)} ({sure:.0%})"
+    probabilities, target = recording.logits[i].float().softmax(-1), study.gallery.targets[i]
+    best = int(probabilities.argmax())
+    text = f": predicted {study.class_name(best)} ({100 * float(probabilities.max()):.0f} %)"
     if target is None or not study.knows_targets:
-        return told
-    return told + (", rightly" if target == best else f", but it is {study.class_name(target)}")
+        return text
+    return text + (", correct" if target == best else f", wrong: it is {study.class_name(target)}")
 
 
-def patches(study: Study, folder: Folder, settings: Any) -> Section:
-    """The patches along which heads and entries of the sparse code line up."""
-    gallery, model = study.gallery, study.model
+def patches(data: ReportData, folder: OutputFolder) -> Section:
+    """The patches that best match heads and entries of the sparse code."""
+    study, gallery = data.study, data.gallery
     margin = 1 if min(study.grid) > 4 else 0
-    heads, atoms = {}, {}
-    for layer in some(list(range(1, len(model.blocks) + 1)), LAYERS):
-        for head in some(list(range(1, model.num_heads + 1)), 2):
-            found = coherent_patches(model, gallery.images, layer, head)
-            heads[f"layer {layer}, head {head}"] = crop(gallery.shown, found, model.patch_embed.patch_size, margin)
-        for entry in _telling(study, layer, 2):
-            found = top_patches(model, gallery.images, layer, entry)
-            atoms[f"layer {layer}, entry {entry}"] = crop(gallery.shown, found, model.patch_embed.patch_size, margin)
-    of = f"of {len(gallery.images)} pictures"
     around = ", with their surroundings" if margin else ""
-    return Section(
-        "patches",
-        *ABOUT["patches"],
-        (
-            folder.figure(
-                figures.patch_rows(heads), "head_patches", f"Patches {of} along some heads' directions{around}."
-            ),
-            folder.figure(
-                figures.patch_rows(atoms), "atom_patches", f"Patches {of} where some entries are largest{around}."
-            ),
-        ),
-    )
+    shown, size = study.gallery.shown, study.model.patch_embed.patch_size
+    items = list[Item]()
+    for rows, file, caption, missing in (
+        (gallery.heads, "head_patches", "along the main direction of some heads", "compression has no subspaces"),
+        (gallery.entries, "atom_patches", "where some entries of the code are largest", "sparsification has no code"),
+    ):
+        crops = {name: crop(shown, best, size, margin) for name, best in rows.items()}
+        caption = f"Patches of {len(shown)} pictures {caption}{around}."
+        items.append(folder.figure(figures.patch_rows(crops), file, caption) if crops else f"The {missing}.")
+    if not (gallery.heads or gallery.entries):
+        raise NotApplicable("the network has neither subspaces nor a sparse code")
+    return Section("patches", *ABOUT["patches"], tuple(items))
 
 
-def _telling(study: Study, layer: int, count: int) -> list[int]:
-    """Entries, counted from 1, that vary most over the patches: one that is always on tells nothing."""
-    with torch.inference_mode():
-        steps = trajectory(study.model, study.gallery.images[study.looked_at])
-        Z = next(step.Z_next for step in steps if step.number == layer)
-    return [int(entry) + 1 for entry in Z[:, 1:].float().flatten(0, 1).std(0).topk(min(count, Z.shape[-1])).indices]
-
-
-def ablation(study: Study, folder: Folder, settings: Any) -> Section | None:
-    """How much each head matters for the prediction."""
-    if not study.classifies:
-        return None
-    images = study.gallery.images[some(list(range(len(study.gallery.images))), ABLATED)]
-    importance = head_importance(study.model, images).cpu()
+def ablation(data: ReportData, folder: OutputFolder) -> Section:
+    """How much each head matters for the prediction; the runs without a head start from the recorded tokens."""
+    study, recording = data.study, _recording(data)
+    for layer in study.model.layers:
+        if not layer.compress.operator.has("mute"):
+            raise NotApplicable(f"the compression {layer.compress.operator.name} cannot switch off a head")
+    if recording.logits is None:
+        raise NotApplicable("the network makes no prediction for a picture")
+    inputs: list[Tensor] = [step.Z[: study.ablated] for step in recording.steps]
+    importance = recorded_head_importance(study.model, inputs).cpu()
     rows = [
         {"layer": layer, "head": head, "kl_nats": value}
         for layer, heads in enumerate(importance.tolist(), 1)
@@ -119,6 +108,10 @@ def ablation(study: Study, folder: Folder, settings: Any) -> Section | None:
     ]
     folder.csv("tables/head_importance.csv", rows)
     best = max(rows, key=lambda row: row["kl_nats"])
-    caption = f"Brighter: the prediction moves more. Most without head {best['head']} of layer {best['layer']}"
-    caption += f" ({best['kl_nats']:.2g} nats, mean over {len(images)} pictures)."
+    caption = f"Brighter: the prediction changes more without the head. It changes most without head {best['head']}"
+    caption += f" of layer {best['layer']} ({best['kl_nats']:.2g} nats, mean over {study.ablated} pictures)."
     return Section("ablation", *ABOUT["ablation"], (folder.figure(head_map(importance), "head_importance", caption),))
+
+
+def _recording(data: ReportData) -> Recording:
+    return cast(Recording, data.gallery.recording)

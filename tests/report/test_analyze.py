@@ -15,8 +15,9 @@ from opencrate import layerwise, load, save_pretrained
 from opencrate.checkpoints.key_maps import to_authors
 from opencrate.cli import main
 from opencrate.measures.audit import audit
-from opencrate.report import PARTS, Analysis, analyze, audit_of, sections
-from opencrate.report.sections import Folder, finite_or_named, labels
+from opencrate.report import Analysis, analyze, audit_of, sections
+from opencrate.report.sections import OutputFolder, finite_or_named, labels
+from opencrate.settings import SECTIONS
 from opencrate.sources import open_sources
 
 from ..networks import small
@@ -53,7 +54,7 @@ def test_everything_is_written(report):
         "subspaces.csv",
     }
     told = json.loads((folder / "analysis.json").read_text())
-    assert told["parts"] == [name for name in PARTS if name != "epochs"]  # a checkpoint in no run has no epochs
+    assert told["parts"] == [name for name in SECTIONS if name != "epochs"]  # a checkpoint in no run has no epochs
 
 
 def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
@@ -169,8 +170,8 @@ def test_classes_of_another_set_are_not_the_networks(tmp_path):
     page = analyze(
         str(tmp_path / "model"), replace(FEW, data="digits", only=("attention",), out=tmp_path / "a")
     ).read_text()
-    assert "taken for" in page
-    assert "but it is" not in page
+    assert "predicted" in page
+    assert ": it is" not in page
 
 
 def test_a_network_that_pools_nothing(pictures, tmp_path):
@@ -178,7 +179,7 @@ def test_a_network_that_pools_nothing(pictures, tmp_path):
     page = analyze(
         str(tmp_path / "model"), replace(FEW, images=str(pictures), only=("attention", "ablation"), out=tmp_path / "a")
     )
-    assert "taken for" not in page.read_text()
+    assert "predicted" not in page.read_text()
 
 
 def test_another_eps_gives_the_definition_another_name(checkpoint, pictures, tmp_path):
@@ -253,21 +254,24 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["MODEL"], "lies in no run that tells its pictures: give --images FOLDER, --recipe NAME or --data NAME"),
+        (["MODEL"], "so its dataset is unknown; pass --images FOLDER, --recipe NAME or --data NAME"),
         (["MODEL", "--images", "EMPTY"], "there is no picture in"),
         (["MODEL", "--images", "NOWHERE"], "is not a folder"),
-        (["MODEL", "--images", "PICTURES", "--out", "PICTURES"], "holds something else than an earlier analysis"),
-        (["MODEL", "--images", "PICTURES", "--out", "FILE"], "is a file: an analysis needs a folder"),
+        (["MODEL", "--images", "PICTURES", "--out", "PICTURES"], "contains files that are not an analysis"),
+        (["MODEL", "--images", "PICTURES", "--out", "FILE"], "is a file; choose a folder"),
         (["MODEL", "--images", "PICTURES", "--out", "FILE/below"], "cannot be written"),
         (["MODEL", "--images", "PICTURES", "--only", "layer"], "unknown part 'layer'; did you mean 'layers'?"),
         (["MODEL", "--images", "PICTURES", "--definitions", "offical"], "unknown definition 'offical'"),
         (["MODEL", "--images", "PICTURES", "--samples", "0"], "samples must be at least 1, got 0"),
-        (["MODEL", "--images", "PICTURES", "--recipe", "digits"], "both name pictures: give one"),
+        (["MODEL", "--images", "PICTURES", "--recipe", "digits"], "both name pictures; pass one of them"),
         (["MODEL", "--images", "PICTURES", "--pictures", "9", "--only", "tokens"], "there is no picture 9: the folder"),
         (["MODEL", "--images", "PICTURES", "--eps", "0"], "eps must be positive"),
         (["MODEL", "--images", "PICTURES", "--token", "99", "--only", "attention"], "token must be a whole number"),
         (["resnet18", "--images", "PICTURES", "--samples", "1"], "does not hand out tokens"),
-        (["vit_tiny_patch16_224", "--images", "PICTURES", "--only", "audit"], "--only is for a CRATE"),
+        (
+            ["vit_tiny_patch16_224", "--images", "PICTURES", "--only", "audit"],
+            "--only needs a network with CRATE layers",
+        ),
         (["MODEL", "--data", "torch/cifar10", "--root", "NOWHERE"], "its folder, --root FOLDER"),
         (["crate_tiny_patch16_22"], "did you mean 'crate_tiny_patch16_224'?"),
     ],
@@ -310,6 +314,6 @@ def test_no_nan_in_a_table_without_a_name(tmp_path):
         "a": ["not a number", 1.5],
         "b": ["minus infinite"],
     }
-    folder = Folder(tmp_path / "a")
+    folder = OutputFolder(tmp_path / "a")
     assert "not a number" in Path(folder.json("x.json", {"Rc": float("nan")})).read_text()
     assert "infinite" in Path(folder.csv("x.csv", [{"Rc": float("inf")}])).read_text()
