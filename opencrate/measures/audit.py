@@ -41,6 +41,7 @@ from ..objective import (
     subspace_coding_rate,
     subspace_coding_rate_gradient,
 )
+from ..operators.base import Operator
 from ..operators.gradient import neumann_step, softmax_step
 from ..stack import Step, is_stack
 from .geometry import (
@@ -108,6 +109,7 @@ class Weights:
 
     layer: int
     aim: str | None  # what the sparsification was derived to lower
+    compress_aim: str | None  # what the compression was derived to lower
     U_size: float | None  # mean over heads of c = ‖U_k‖²_F/p, which is 1 for an orthonormal basis
     orthonormality: float | None  # mean over heads of ‖U_kᵀU_k/c − I‖_F/√p
     coherence: float | None  # mean over pairs of heads of the cosine of their smallest angle
@@ -255,12 +257,11 @@ class _AuditedLayer:
 
     def __init__(self, layer: Layer, lam: float) -> None:
         self.sparsifier: Any = deepcopy(layer.sparsify.operator).double()
-        self.options = self.sparsifier.spec[1]
         self.lam = float(getattr(self.sparsifier, "lam", lam))
         with torch.no_grad():
             self.U = None if layer.U is None else layer.U.detach().double()
             self.D = None if layer.D is None else layer.D.detach().double()
-        self.aim = (self.sparsifier.aim_name or "its aim") if self.sparsifier.has("aim") else None
+        self.aim, self.compress_aim = (_stated_aim(half.operator) for half in (layer.sparsify, layer.compress))
 
     def weights(self, number: int) -> Weights:
         U, D = self.U, self.D
@@ -269,6 +270,7 @@ class _AuditedLayer:
         return Weights(
             layer=number,
             aim=self.aim,
+            compress_aim=self.compress_aim,
             U_size=None if U is None else (U.square().sum((1, 2)) / U.shape[-1]).mean().item(),
             orthonormality=None if U is None else orthonormality_gap(U).mean().item(),
             coherence=mean,
@@ -345,6 +347,11 @@ class _AuditedLayer:
         return result | {"gram": rate_scale(X.shape[-2], U.shape[-1], eps) * singular.square().amax(-1)}
 
 
+def _stated_aim(operator: Operator) -> str | None:
+    """What an operator says that it lowers."""
+    return (operator.aim_name or "its aim") if operator.has("aim") else None
+
+
 def _of_tokens(Z: Tensor, eps: float) -> dict[str, Tensor]:
     entries = Z.shape[-2] * Z.shape[-1]
     return {
@@ -375,7 +382,7 @@ def _verdict(result: Audit, layer: int) -> Verdict:
     moved, aimed = (result.changes(half)[layer].mean().item() for half in HALVES)
     raw = _relative(result.at("Rc", "Z"), result.at("Rc", "Z_half"))[layer].mean().item()
     left = result.at("nonzero", "Z_next")[layer].mean().item()
-    compresses = None if weights.U_size is None else _grade(rate, moved)
+    compresses = None if weights.compress_aim is None else _grade(rate, moved)
     sparsifies = None if weights.aim is None else _grade(fit, aimed)
     price = ""
     if weights.aim == LASSO and sparsifies is not None:
@@ -391,7 +398,7 @@ def _verdict(result: Audit, layer: int) -> Verdict:
     )
     lowered = f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {rate:.0%} of the pictures"
     evidence = (
-        "the operator has no subspaces" if compresses is None else lowered,
+        "the operator states no aim" if compresses is None else lowered,
         f"{aim}; {left:.0%} of the entries left",
     )
     warnings = []
