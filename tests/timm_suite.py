@@ -58,7 +58,15 @@ def main() -> int:
     sys.path.insert(0, str(Path(__file__).parent))  # where the workers find this file as a plugin
     folder, count = fetch(), Count()
     config = ["-c", str(folder / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
-    plugin = ["-p", "timm_suite", "-n", "auto", "-q", "-k", "crate_ and not torchscript"]  # TorchScript is given up for torch.export
+    plugin = [
+        "-p",
+        "timm_suite",
+        "-n",
+        "auto",
+        "-q",
+        "-k",
+        "crate_ and not torchscript",
+    ]  # TorchScript is given up for torch.export
     code = pytest.main([*config, *plugin, str(folder / "tests" / "test_models.py")], plugins=[count])
     expected = TESTS_PER_MODEL * len(timm.models.list_models("crate_*"))
     if code == 0 and count.passed < expected:

@@ -57,7 +57,7 @@ def _has_rate(table: LayerTable) -> bool:
 def _headline(trained: LayerTable, untrained: LayerTable | None) -> tuple[tuple[str, str], ...]:
     tables = [table for table in (trained, untrained) if table is not None]
     changes = [change(table.rows[0]["Rc"], table.rows[-1]["Rc"]) for table in tables]
-    lowest = [f"{100 * min(row['nonzero'] for row in table.rows):.0f} %" for table in tables]
+    lowest = [f"{min(row['nonzero'] for row in table.rows):.0%}" for table in tables]
     name = f"change of R^c from the first to the last layer (definition {trained.definition.name})"
     rate = ((name, _beside(changes)),) if _has_rate(trained) else ()
     return (*rate, ("smallest share of non-zero entries in any layer", _beside(lowest)))
@@ -78,7 +78,7 @@ def epochs(data: ReportData, folder: OutputFolder) -> Section:
         tables = {f"epoch {epoch}": probed[epoch] for epoch in evenly_spaced(sorted(probed), 6)}
         caption = "As recorded during training. To measure checkpoints instead, train with --keep-epochs N."
     if len(tables) < 2:
-        raise NotApplicable("no run folder with measurements of at least two epochs")
+        raise NotApplicable("there is no run folder with measurements of at least two epochs")
     used = next(iter(tables.values())).definition
     caption += f" Definition “{used.name}”, ε = {used.eps:g}."
     folder.csv(

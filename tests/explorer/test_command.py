@@ -67,7 +67,7 @@ def test_without_a_checkpoint_it_opens_the_network_of_the_package(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nothing_here"], "nothing_here is neither a run, nor a checkpoint, nor a network"),
+        (["nothing_here"], "nothing_here is not a run, a checkpoint or the name of a network"),
         (["vit_tiny_patch16_224"], "vit_tiny_patch16_224 has no layers that can be explored"),
         (["crate_tiny_patch4_32", "--samples", "0"], "samples must be at least 1, got 0"),
         (["crate_tiny_patch4_32", "--images", "no/such/folder"], "no/such/folder is not a folder"),
@@ -75,7 +75,7 @@ def test_without_a_checkpoint_it_opens_the_network_of_the_package(tmp_path):
             ["crate_tiny_patch4_32", "--against", "crate_tiny_patch16_224"],
             "crate_tiny_patch16_224 takes other pictures",
         ),
-        (["crate_tiny_patch4_32", "--against", "vit_tiny_patch16_224"], "vit_tiny_patch16_224 is no CRATE"),
+        (["crate_tiny_patch4_32", "--against", "vit_tiny_patch16_224"], "vit_tiny_patch16_224 has no CRATE layers"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(arguments, sentence, capsys):

@@ -270,7 +270,7 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path, monkeypatch):
         (["resnet18", "--images", "PICTURES", "--samples", "1"], "does not hand out tokens"),
         (
             ["vit_tiny_patch16_224", "--images", "PICTURES", "--only", "audit"],
-            "--only needs a network with CRATE layers",
+            "--only needs a network with CRATE",
         ),
         (["MODEL", "--data", "torch/cifar10", "--root", "NOWHERE"], "its folder, --root FOLDER"),
         (["crate_tiny_patch16_22"], "did you mean 'crate_tiny_patch16_224'?"),
@@ -317,3 +317,19 @@ def test_no_nan_in_a_table_without_a_name(tmp_path):
     folder = OutputFolder(tmp_path / "a")
     assert "not a number" in Path(folder.json("x.json", {"Rc": float("nan")})).read_text()
     assert "infinite" in Path(folder.csv("x.csv", [{"Rc": float("inf")}])).read_text()
+
+
+def test_the_first_pictures_of_a_gallery_see_all_classes(monkeypatch):
+    """Of a set that is sorted by class, every prefix that was asked for is a stratified sample."""
+    model = small(in_chans=1, num_classes=10)
+    source, *_ = open_sources("digits", model, data="digits", training=False)
+    order = source.feed.targets.argsort(stable=True)
+    for name in ("images", "targets"):
+        monkeypatch.setattr(source.feed, name, getattr(source.feed, name)[order])
+    gallery = source.gallery(64, prefixes=(10, 24))
+    assert len(gallery.targets) == 64
+    for size in (10, 24, 64):
+        assert set(gallery.targets[:size]) == set(range(10))
+    chosen = source.gallery(20, chosen=(5, 3), prefixes=(12,))
+    assert len(set(map(bytes, chosen.shown))) == 20
+    assert set(chosen.targets[2:12]) == set(range(10))
