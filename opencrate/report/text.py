@@ -133,6 +133,7 @@ audit.csv, a line for each layer, and audit_samples.csv, one for each layer and 
     objective                   dR − λ times the number of entries that are not zero
     rank                        effective rank
   compress_improves_NAME, sparsify_improves_NAME   share of pictures in which a half-step improves NAME
+  compress_aim                what the compression says that it lowers
   aim_before, aim_after       what the sparsification was derived to lower, at ReLU(Y) and at the layer's code
   lasso_before, _after        the LASSO there; _signed at Y itself, _zero at the zero code
   gradient_cosine             the compression's step with the exact gradient step on R^c
