@@ -237,7 +237,7 @@ def test_decoding_token_by_token_is_the_causal_pass():
 def test_bad_input_is_one_sentence():
     with pytest.raises(ValueError, match=r"unknown compression 'msa'; did you mean 'mssa'\?"):
         build("msa")
-    with pytest.raises(ValueError, match="unknown compression 'xyz'; known: gradient_step, .*mssa, mssa_tied"):
+    with pytest.raises(ValueError, match=r"unknown compression 'xyz'; known: gradient_step, .*mssa, mssa_tied"):
         build("xyz")
     with pytest.raises(ValueError, match=r"softmax_step has no option 'kapa'; did you mean 'kappa'\?"):
         build("softmax_step", {"kapa": 1.0})
