@@ -187,6 +187,9 @@ def test_control_c_is_one_sentence(tmp_path):
     assert output == "smoke: 8 runs\n"
     assert errors == "reproduction: stopped; the same command resumes, and --write-only writes what is done\n"
     assert len(workers) == 2
+    deadline = time.monotonic() + 30  # one that was just being started notices when its input ends
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
