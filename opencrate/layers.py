@@ -8,6 +8,7 @@ has a skip is its operator's to say: MSSA's result is added to the tokens, ISTA'
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -73,9 +74,10 @@ class UnitNorm(nn.Module):
 NORMS: dict[str, Callable[..., nn.Module]] = {"layernorm": nn.LayerNorm, "rmsnorm": nn.RMSNorm, "unit": UnitNorm}
 
 
-def build_norm(name: str, dim: int, eps: float, **device_and_dtype: Any) -> nn.Module:
+def build_norm(
+    name: str, dim: int, eps: float, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> nn.Module:
     if name not in NORMS:
         raise ValueError(f"unknown norm {name!r}{suggestion(name, NORMS)}")
-    device = device_and_dtype.get("device")
-    with torch.device(device) if device is not None else torch.device(torch.get_default_device()):
-        return NORMS[name](dim, eps=eps).to(dtype=device_and_dtype.get("dtype"))
+    with nullcontext() if device is None else torch.device(device):
+        return NORMS[name](dim, eps=eps).to(dtype=dtype)

@@ -117,13 +117,13 @@ class ISTA(Sparsification):
         return lasso(code, Y, self.D.to(code.dtype), self.lam)
 
     def matrix(self) -> Tensor:
-        """A; while no gradient is asked for, it is formed once and kept until D changes."""
+        """A; while no gradient is asked for, it is formed once and kept until D or η changes."""
         D: Any = self.D
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or isinstance(D, torch.fx.Proxy):
             return ista_matrix(D, self.eta)
         kind = D.device.type
         mixed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        state = (D.data_ptr(), D._version, D.dtype, D.device, mixed)
+        state = (D.data_ptr(), D._version, D.dtype, D.device, mixed, self.eta)
         if self._kept is None or self._kept[0] != state:
             with torch.inference_mode(False), torch.no_grad():
                 self._kept = state, ista_matrix(D, self.eta)

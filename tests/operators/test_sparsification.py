@@ -159,6 +159,9 @@ def test_the_matrix_is_formed_once_while_nothing_changes():
         torch.testing.assert_close(module(Z), fresh(), **EXACT)
         module.D.data = random(6, 6, seed=6)  # other memory
         torch.testing.assert_close(module(Z), fresh(), **EXACT)
+        module.eta = 0.2
+        torch.testing.assert_close(module(Z), ista(Z, module.D, 0.2, 0.1), **EXACT)
+        module.eta = 0.1
         module.train()
         assert module._kept is None
     with torch.inference_mode():
