@@ -10,8 +10,6 @@ from .printing import make_console
 from .report_file import disagreements
 from .settings import Bench
 
-__all__ = ["main"]
-
 NAME = "benchmarks"
 
 

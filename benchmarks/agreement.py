@@ -19,8 +19,6 @@ from opencrate.checkpoints.key_maps import to_authors
 from opencrate.distributed import autocast
 from opencrate.models import CRATE
 
-__all__ = ["Errors", "Judge", "is_close", "relative_error"]
-
 ROUNDING = {"bf16": 2.0**-8, "fp32": 1e-5}
 FAINT = 1e-3  # relative to a typical norm: a gradient with a smaller norm is compared with this one
 

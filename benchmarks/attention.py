@@ -18,8 +18,6 @@ from opencrate.operators.attention import attend
 from .agreement import is_close, relative_error
 from .timing import Call, Timing, alternate, device_clock, failure_reason, record_graph, release_memory
 
-__all__ = ["IMPLEMENTATIONS", "Shape", "measure_attention", "shapes_for"]
-
 IMPLEMENTATIONS = {"kernel": "symmetric", "sdpa": "sdpa", "plain": "reference"}
 INPUTS = 3  # used in turns
 SPREAD = 0.75  # standard deviation of V: a token attends neither to itself alone nor to all equally

@@ -18,8 +18,6 @@ from .timing import Timing, alternate, device_clock, failure_reason, matrix_prod
 from .variants import Family
 from .workloads import Precision, Workload, forward_passes, storage_bytes, training_steps
 
-__all__ = ["Comparison", "Row", "Task"]
-
 CEILING = "ceiling"
 INPUTS = 3  # batches, used in turns
 CHECKED_PICTURES = {"bf16": 32, "fp32": 2}  # computed in float64; in bf16 some ReLUs switch, so that more are needed

@@ -16,8 +16,6 @@ from torch import nn
 
 from opencrate.models import CRATE
 
-__all__ = ["flops_of"]
-
 
 def flops_of(network: nn.Module, training: bool, all_tokens: bool = False) -> int:
     """Operations of a CRATE or a timm ViT for one picture: forward, or forward and backward in training.

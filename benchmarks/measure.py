@@ -19,8 +19,6 @@ from .report_file import JSON, comparison_json, merge_reports, read, write
 from .settings import Bench
 from .variants import Family
 
-__all__ = ["measure"]
-
 PLOT = "bench.png"
 WINDOWS = {
     "training": 1.0,

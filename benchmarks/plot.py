@@ -5,8 +5,6 @@ from typing import Any
 
 from rich.console import Console
 
-__all__ = ["draw"]
-
 COLOURS = {"pseudocode": "#9aa5b1", "opencrate": "#1f6f8b", "folded": "#e07a3f", "vit": "#5b4b8a"}
 LINES = {"kernel": "#1f6f8b", "sdpa": "#5b4b8a", "plain": "#9aa5b1"}
 LABELS = {"kernel": "our kernel", "sdpa": "torch SDPA", "plain": "plain matrices"}

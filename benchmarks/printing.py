@@ -8,8 +8,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["make_console", "print_attention", "print_comparison", "print_heading", "print_notes"]
-
 WIDTH = 100  # if the output is not a terminal
 NONE = "–"
 TITLES = {"training": "Training", "inference": "Inference", "latency": "Latency of one picture"}

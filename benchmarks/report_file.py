@@ -12,8 +12,6 @@ from .flops import flops_of
 from .timing import Timing
 from .variants import count_parameters
 
-__all__ = ["JSON", "comparison_json", "disagreements", "merge_reports", "read", "write"]
-
 JSON = "bench.json"
 
 

@@ -9,8 +9,6 @@ import torch
 from opencrate.errors import suggestion
 from opencrate.models.registry import SIZES
 
-__all__ = ["Bench"]
-
 MEASUREMENTS = ("training", "inference", "latency", "memory", "attention")
 NETWORKS = ("pseudocode", "opencrate", "folded", "vit")
 MODES = ("eager", "compiled", "graphed")  # graphed: compiled, and a training step is recorded as CUDA graphs

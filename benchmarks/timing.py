@@ -16,17 +16,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "Timing",
-    "alternate",
-    "device_clock",
-    "failure_reason",
-    "matrix_product",
-    "peak_memory",
-    "record_graph",
-    "release_memory",
-]
-
 Call = Callable[[], object]
 Clock = Callable[[], float]
 
@@ -137,8 +126,7 @@ def record_graph(call: Call) -> Call:
     graph: Any = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         call()
-    replay: Call = graph.replay
-    return replay
+    return graph.replay
 
 
 def release_memory(device: torch.device) -> None:

@@ -15,8 +15,6 @@ from opencrate.speed import training_forms
 
 from .pseudocode import PaperCRATE
 
-__all__ = ["Family", "count_parameters", "nearest_vit"]
-
 VITS = ("vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224")
 JITTER = 0.1  # added to weights that start as ones or zeros, so that leaving one out changes the outputs
 

@@ -22,8 +22,6 @@ from opencrate.training.step import Stepper
 
 from .timing import Call, record_graph
 
-__all__ = ["Workload", "forward_passes", "storage_bytes", "training_steps"]
-
 Precision = Literal["bf16", "fp32"]
 
 

@@ -20,20 +20,6 @@ from .training.options import Options, Switch
 if TYPE_CHECKING:
     from .recipes import Recipe
 
-__all__ = [
-    "analyze",
-    "audit",
-    "convert",
-    "describe",
-    "evaluate",
-    "explore",
-    "finetune",
-    "main",
-    "pack",
-    "recipes",
-    "train",
-]
-
 Source = Annotated[
     str,
     tyro.conf.Positional,

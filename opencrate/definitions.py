@@ -16,8 +16,6 @@ from typing import Literal
 
 from .errors import require_positive, suggestion
 
-__all__ = ["DEFINITIONS", "Definition", "definition_named"]
-
 
 @dataclass(frozen=True)
 class Definition:

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["World", "autocast", "autocasting", "device_named", "distribute", "joined", "synchronise_gradients"]
-
 T = TypeVar("T")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 THREAD_EXIT_SECONDS = 0.1  # to free a tensor takes microseconds, once Python's lock is free
@@ -63,8 +61,7 @@ class World:
         dist.broadcast_object_list(outcome)
         if outcome[1] is not None:
             raise outcome[1]
-        result: T = outcome[0]
-        return result
+        return outcome[0]
 
 
 @contextmanager

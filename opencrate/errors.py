@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["nearest", "require_at_least", "require_nonnegative", "require_positive", "suggestion"]
-
 
 def require_positive(name: str, value: int | float) -> None:
     if not value > 0:

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["plain_numbers", "replacing", "replacing_folder", "write_atomically", "write_json"]
-
 
 @contextmanager
 def replacing(file: Path) -> Iterator[BinaryIO]:

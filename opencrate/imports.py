@@ -9,8 +9,6 @@ from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["import_modules", "require_module_names"]
-
 
 def require_module_names(names: Iterable[str]) -> None:
     for name in names:

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from .errors import suggestion
 from .operators.base import Operator
 
-__all__ = ["NORMS", "HalfStep", "Layer", "UnitNorm", "build_norm"]
-
 
 class HalfStep(nn.Module):
     """norm → operator → skip, whatever the operator."""

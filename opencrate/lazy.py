@@ -4,8 +4,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
-
 
 def lazy_names(package: str, homes: dict[str, str]) -> Callable[[str], Any]:
     """A package's `__getattr__`; `homes` says in which of its modules each name is defined.

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import filelock
 
-__all__ = ["NETWORK_FOLDERS", "RECIPE", "RECORD", "RESULT", "RunFolder", "numbered", "numbered_name", "run_of"]
-
 RECIPE, RECORD, RESULT = "recipe.yaml", "run.json", "result.json"
 NETWORK_FOLDERS = ("model", "best")  # the final network, and the best so far; the first that exists is the run's
 _DIGITS = {"step": 8, "epoch": 4}
@@ -48,13 +46,11 @@ class RunFolder:
 
     def starts(self) -> list[dict[str, Any]]:
         """What run.json says about every start of the run: command, versions, hardware."""
-        starts: list[dict[str, Any]] = _read_json(self.record, list) if self.record.is_file() else []
-        return starts
+        return _read_json(self.record, list) if self.record.is_file() else []
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run has finished."""
-        result: dict[str, Any] | None = _read_json(self.result, dict) if self.result.is_file() else None
-        return result
+        return _read_json(self.result, dict) if self.result.is_file() else None
 
     def kept_epochs(self) -> dict[int, Path]:
         """The checkpoints that are kept for good, by epoch."""
@@ -63,8 +59,7 @@ class RunFolder:
     def last_options(self) -> dict[str, Any]:
         """The options of the newest start of the run; none for a folder without run.json."""
         starts = self.starts()
-        options: dict[str, Any] = starts[-1].get("options", {}) if starts else {}
-        return options
+        return starts[-1].get("options", {}) if starts else {}
 
     def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
         """The lines of one kind in metrics.jsonl, without a last one that a kill has cut off."""

@@ -8,8 +8,6 @@ from .imports import import_modules
 from .recipes import FINETUNING, RECIPES, named, read_recipe
 from .run_folder import RunFolder, run_of
 
-__all__ = ["data_of", "import_modules_of"]
-
 
 def data_of(checkpoint: str, recipe: str | None) -> Dataset:
     """The pictures of a recipe, by its name or file; without one, those of the checkpoint's run."""

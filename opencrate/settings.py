@@ -9,8 +9,6 @@ from .data.settings import Dataset
 from .definitions import DEFINITIONS, Definition, definition_named
 from .errors import require_positive, suggestion
 
-__all__ = ["SECTIONS", "Analysis", "Auditing", "Exploring", "Measuring"]
-
 SECTIONS = ("layers", "audit", "epochs", "subspaces", "tokens", "attention", "patches", "ablation")
 
 

@@ -15,6 +15,3 @@ else:
         class Float:
             def __class_getitem__(cls, tensor_and_shape: tuple[type, str]) -> Any:
                 return tensor_and_shape[0]
-
-
-__all__ = ["Float"]

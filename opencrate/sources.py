@@ -15,15 +15,13 @@ from torch import Tensor, nn
 
 from .checkpoints import load_any
 from .data import Augmentation, Dataset, Feed, open_feed
-from .data.datasets.pictures import decode
+from .data.datasets.decoding import decode
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
 from .errors import suggestion
 from .run_folder import run_of
 from .run_recipe import data_of, import_modules_of
 from .stack import is_stack
-
-__all__ = ["Gallery", "Source", "fresh_copy", "open_network", "open_sources", "require_comparable"]
 
 log = logging.getLogger("opencrate")
 

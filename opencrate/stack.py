@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from .layers import HalfStep, Layer, build_norm
 from .operators.base import compressions, sparsifications
 
-__all__ = ["Network", "Step", "build_layers", "is_stack", "record", "require_stack", "trajectory"]
-
 
 def build_layers(
     dim: int,
@@ -65,12 +63,10 @@ class Network(nn.Module):
         self.stem, self.layers, self.head = stem, layers, head
 
     def embed(self, inputs: Tensor) -> Tensor:
-        tokens: Tensor = self.stem(inputs)
-        return tokens
+        return self.stem(inputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.layers(self.embed(inputs)))
-        return logits
+        return self.head(self.layers(self.embed(inputs)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,8 +121,7 @@ def _role(layer: Layer, role: str, Y: Tensor | None) -> Tensor:
     if result is None:
         what = {"maps": "attention maps", "projections": "subspaces to project onto"}[role]
         raise ValueError(f"the compression {operator.name} has no {what}")
-    tensor: Tensor = result
-    return tensor
+    return result
 
 
 @torch.inference_mode()

@@ -17,8 +17,6 @@ from .run_folder import RunFolder, run_of
 from .sources import Gallery, Source, fresh_copy, open_network, open_sources
 from .stack import is_stack
 
-__all__ = ["Study", "evenly_spaced", "open_study"]
-
 GALLERY = 64  # pictures in which patches are searched
 DRAWN, ABLATED = 4, 8  # the first of them, which are drawn, and on which heads are switched off
 
@@ -52,8 +50,7 @@ class Study:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        size: tuple[int, int] = self.model.patch_embed.grid_size
-        return size
+        return self.model.patch_embed.grid_size
 
     @cached_property
     def untrained(self) -> Any:

@@ -12,8 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["register_with_timm"]
-
 
 def register_with_timm() -> None:
     """Register now if timm is imported, else once it has been."""

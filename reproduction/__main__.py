@@ -7,8 +7,6 @@ from typing import NoReturn
 
 import tyro
 
-__all__ = ["main"]
-
 NAME = "reproduction"
 
 

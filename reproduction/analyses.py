@@ -9,22 +9,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from opencrate import figures
 from opencrate.distributed import device_named
-from opencrate.evaluation.measure import Measuring, measure_checkpoint
-from opencrate.figures import curves as figures
+from opencrate.evaluation import measure_checkpoint
+from opencrate.figures.canvas import Figure
 from opencrate.layers import Layer
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
 from opencrate.models import CRATE
 from opencrate.report import Auditing
+from opencrate.settings import Measuring
 from opencrate.stack import trajectory
 from opencrate.study import Study, evenly_spaced, open_study
 
 from .place import FIGURES, Place
 from .plan import REAL, Run
-
-__all__ = ["analyse", "five_digits"]
 
 log = logging.getLogger("opencrate")
 
@@ -131,7 +131,7 @@ def five_digits(value: float | None) -> float | None:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def _saved(figure: figures.Figure, place: Place, name: str) -> dict[str, Any]:
+def _saved(figure: Figure, place: Place, name: str) -> dict[str, Any]:
     png, _ = figures.save(figure, place.out / FIGURES, name)
     return {"figure": png.name}
 

@@ -21,8 +21,6 @@ from .paper import BASE, PAIRS, PAPER, WORDS
 from .plan import HALF, LIGHT, SETTINGS, Plan, plural
 from .results import Results
 
-__all__ = ["Claim", "claims", "pairs_of"]
-
 Verdict = Literal["holds", "in part", "does not hold", "open", "not run", "not testable here"]
 CLOSE = 1.0  # point of accuracy: a CRATE that is at most this far behind is close
 LARGEST_COST = 1.3  # points: the largest cost of the other settings in the paper

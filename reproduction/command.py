@@ -18,8 +18,6 @@ from .progress import Progress
 from .results import Results
 from .scales import folders_for, plan_for
 
-__all__ = ["Reproduction", "reproduce"]
-
 RESULTS = "results.json"
 
 

@@ -11,8 +11,6 @@ from .difference import signed
 from .plan import Plan, plural
 from .results import Results
 
-__all__ = ["CHANGE_COLUMNS", "CLEAR", "DEPTH_CLAIMS", "LEVEL", "LayerCurves", "change_rows", "measured_networks"]
-
 CLEAR = 0.1  # relative change of R^c, the non-zero fraction or the coherence of subspaces that counts
 LEVEL = 0.02  # rise of the non-zero fraction that counts
 BOTH = ("validation", "untrained")

@@ -7,8 +7,6 @@ from scipy import stats
 
 from .results import Sample
 
-__all__ = ["Difference", "signed"]
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from opencrate.figures import curves as figures
+from opencrate import figures
 from opencrate.figures.learning import learning_curves
 from opencrate.files import write_atomically
 from opencrate.measures import DEFINITIONS, LayerTable
@@ -22,8 +22,6 @@ from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, plural
 from .progress import duration
 from .results import COLLAPSE, Results
 from .tables import strong, table, table1, table2, table3
-
-__all__ = ["require_no_loss", "write_document"]
 
 NAME, NOTES = "RESULTS.md", "notes.md"
 SMOKE = (

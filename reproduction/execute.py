@@ -24,8 +24,6 @@ from .progress import Progress
 from .results import Results, fingerprint
 from .run_one import STOP_SECONDS, Job
 
-__all__ = ["execute", "places_for"]
-
 POLL_SECONDS = 0.2
 
 

@@ -10,8 +10,6 @@ from .paper import WORDS
 from .plan import HALF, LIGHT, SETTINGS, Plan, file_name
 from .results import Results
 
-__all__ = ["Pairs", "learning_table", "pairs_learning"]
-
 Pairs = dict[str, dict[str, Any]]
 """By "CRATE-T, ViT-T": the learning curves of both networks, as in their rows."""
 LOSS = "training loss"

@@ -1,7 +1,5 @@
 """The paper's numbers, and the names of variants in tables."""
 
-__all__ = ["BASE", "MILLIONS", "PAIRS", "PAPER", "WORDS"]
-
 PAPER: dict[str, dict[str, float]] = {
     "ImageNet": {"CRATE-T": 66.7, "CRATE-S": 69.2, "CRATE-B": 70.8, "CRATE-L": 71.3, "ViT-T": 71.5, "ViT-S": 72.4},
     "ImageNet ReaL": {"CRATE-T": 74.0, "CRATE-S": 76.0, "CRATE-B": 76.5, "CRATE-L": 77.4, "ViT-T": 78.3, "ViT-S": 78.4},

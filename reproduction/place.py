@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FIGURES", "LOG", "Place"]
-
 RUNS, FIGURES = "runs", "figures"
 LOG, ROW = "log.txt", "row.json"  # of a run: what it printed, and its row until the parent process has read it
 

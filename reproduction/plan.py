@@ -19,25 +19,6 @@ from opencrate.recipes import Model, Recipe
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS, imagenet1k_base
 from opencrate.training.building import build_model
 
-__all__ = [
-    "HALF",
-    "LIGHT",
-    "LOOKS",
-    "MIXED",
-    "OURS",
-    "PARTS",
-    "REAL",
-    "SETTINGS",
-    "STRONG",
-    "Plan",
-    "Run",
-    "Scale",
-    "count_runs",
-    "file_name",
-    "make_plan",
-    "plural",
-]
-
 PARTS = {
     "table1": "accuracy by size, with ViTs of the same size, and transfer to another dataset",
     "table2": "η, λ, epochs, weight decay and learning rate",

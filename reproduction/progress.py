@@ -14,8 +14,6 @@ from .place import Place
 from .plan import Plan, Run, count_runs
 from .results import Results
 
-__all__ = ["Progress", "duration"]
-
 
 class Progress:
     """Shows the plan and the runs that are under way."""

@@ -17,8 +17,6 @@ from opencrate.recipes import Expected, Recipe, recipe_text
 
 from .plan import LIGHT, Plan, Run
 
-__all__ = ["COLLAPSE", "Results", "Sample", "fingerprint", "without_location"]
-
 IDENTITY = ("task", "model", "variant", "seed")
 PICTURES = {
     "ImageNet": 50_000,

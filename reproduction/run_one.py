@@ -35,8 +35,6 @@ from .place import LOG, Place
 from .plan import Run
 from .results import without_location
 
-__all__ = ["STOP_SECONDS", "Job", "learning_curve", "perform"]
-
 UNKNOWN = "unknown"
 START = "start.sha256"  # in a run's folder: the hash of the weights that it started from
 STOP_SECONDS = 120  # a process has this long to save a checkpoint

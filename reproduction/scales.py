@@ -16,8 +16,6 @@ from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
 from .plan import HALF, LOOKS, MIXED, OURS, STRONG, Plan, Run, Scale, make_plan
 
-__all__ = ["SCALES", "folders_for", "plan_for"]
-
 BRIEF = Schedule(epochs=10, warmup_epochs=1)  # for the second dataset of the scale small, and for fine-tuning
 
 

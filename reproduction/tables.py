@@ -11,8 +11,6 @@ from .paper import BASE, MILLIONS, PAPER, WORDS
 from .plan import LIGHT, OURS, PARTS, REAL, SETTINGS, Plan, Run, plural
 from .results import Results
 
-__all__ = ["strong", "table", "table1", "table2", "table3"]
-
 BAR = r"\|"
 
 

@@ -3,15 +3,3 @@
 from .baselines import load_any
 from .load import Checkpoint, load, read
 from .save import convert, operator_modules, push_to_hub, save_authors, save_pretrained
-
-__all__ = [
-    "Checkpoint",
-    "convert",
-    "load",
-    "load_any",
-    "operator_modules",
-    "push_to_hub",
-    "read",
-    "save_authors",
-    "save_pretrained",
-]

@@ -10,8 +10,6 @@ from torch import nn
 from ..run_folder import NETWORK_FOLDERS
 from .load import load
 
-__all__ = ["load_any"]
-
 
 def load_any(path: str | Path) -> nn.Module:
     """A checkpoint of ours or the authors', or any folder in timm's Hub layout (a baseline), in evaluation mode."""
@@ -35,5 +33,4 @@ def _baseline(folder: Path) -> nn.Module | None:
     except Exception as error:  # a damaged file fails anywhere in the readers
         raise ValueError(f"{folder} cannot be read as a checkpoint: {' '.join(str(error).split())}") from error
     model.built_with = config.get("model_args", {})
-    network: nn.Module = model.eval()
-    return network
+    return model.eval()

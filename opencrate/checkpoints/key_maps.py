@@ -10,8 +10,6 @@ from torch import Tensor
 from ..models.crate import CRATE
 from ..stems.patches import PatchEmbed
 
-__all__ = ["checkpoint_filter_fn", "current_names", "from_authors", "is_authors", "is_ours", "to_authors"]
-
 StateDict = dict[str, Tensor]
 
 # ours ↔ the authors'; {l} is the layer. The shapes are the same on both sides.

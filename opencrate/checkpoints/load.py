@@ -31,8 +31,6 @@ from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
 from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours
 
-__all__ = ["FILE_SUFFIXES", "Checkpoint", "load", "nearest_architecture", "read", "require_whole"]
-
 FILE_SUFFIXES = (".pth", ".pt", ".tar", ".bin")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _HUB_ID = re.compile(r"(hf-hub:)?[\w.-]+/[\w.-]+(@[\w./-]+)?")

@@ -18,8 +18,6 @@ from ..operators import compressions, sparsifications
 from .key_maps import to_authors
 from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
 
-__all__ = ["convert", "operator_modules", "push_to_hub", "save_authors", "save_pretrained"]
-
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     """Write `model.safetensors` and `config.json`: a new folder appears whole, an old one has its files replaced."""

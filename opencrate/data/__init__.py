@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from .feeds.feed import Batch, Feed, Split
     from .opening import open_feed, open_feeds, pack_splits
 
-__all__ = ["Augmentation", "Batch", "Dataset", "Feed", "Split", "open_feed", "open_feeds", "pack_splits"]
-
 __getattr__ = lazy_names(
     __name__,
     {

@@ -12,8 +12,6 @@ from .feeds.packed import Packed
 from .feeds.resident import Resident, fits
 from .settings import VALIDATION_NAMES, Augmentation, Dataset
 
-__all__ = ["open_feed", "open_feeds", "pack_splits"]
-
 
 def open_feed(
     data: Dataset,

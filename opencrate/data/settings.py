@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["VALIDATION_NAMES", "Augmentation", "Dataset", "Settings"]
-
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")  # of the default validation split
 
 

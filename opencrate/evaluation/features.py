@@ -11,8 +11,6 @@ from ..data import Feed
 from ..data.feeds.loading import Loaded
 from ..distributed import World, autocast
 
-__all__ = ["features", "knn", "linear_probe", "real"]
-
 TEMPERATURE = 0.07  # of the votes of neighbours
 
 
@@ -92,5 +90,4 @@ def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", ba
             labels.add_result(logits)
         except KeyError as error:
             raise ValueError(f"{error.args[0]} is not the name of a file of ImageNet's validation set") from error
-    accuracy: float = labels.get_accuracy(k=1)
-    return accuracy
+    return labels.get_accuracy(k=1)

@@ -7,13 +7,11 @@ from ..checkpoints import load_any
 from ..data import Augmentation, open_feed
 from ..distributed import World, joined
 from ..measures import layerwise
-from ..run_recipe import data_of, import_modules_of
+from ..run_recipe import import_modules_of
 from ..settings import Measuring
 from ..stack import is_stack
 from ..tasks import Classification
 from .features import features, knn, linear_probe, real
-
-__all__ = ["Measuring", "data_of", "measure_checkpoint"]
 
 
 def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:

@@ -18,8 +18,6 @@ from ..settings import Exploring
 from ..study import open_study
 from .subject import Subject
 
-__all__ = ["Exploring", "explore", "open_subject", "serving"]
-
 log = logging.getLogger("opencrate")
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 from ..inspection.recording import Recording
 from ..sources import Gallery
 
-__all__ = ["LRUCache", "PictureStore"]
-
 V = TypeVar("V")
 
 

@@ -21,8 +21,6 @@ from ..study import Study
 from .picture_store import LRUCache
 from .views import PATCHES, curves
 
-__all__ = ["LayerPatches", "Reference"]
-
 GALLERY = 64  # pictures that are kept in memory
 SAMPLES = 12  # the first of them, which the page offers
 SEARCHED = 24  # the first of them, in which patches are looked for

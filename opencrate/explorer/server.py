@@ -26,8 +26,6 @@ from .picture_store import PictureStore
 from .subject import THIS, Subject, Variant
 from .uploads import MAX_BYTES, read_upload
 
-__all__ = ["build"]
-
 PAGE = files("opencrate.explorer").joinpath("page")
 FILES = ("style.css", "script.js", "draw.js", "charts.js", "save.js", "tour.js")
 MAX_QUESTION_BYTES = 2**16

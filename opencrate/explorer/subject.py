@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ..data import Augmentation
-from ..data.datasets.pictures import with_channels
+from ..data.datasets.decoding import with_channels
 from ..data.feeds.loading import Loaded
 from ..inspection.ablation import ablated
 from ..measures import DEFINITIONS
@@ -22,8 +22,6 @@ from ..stack import is_stack
 from ..study import Study
 from .reference import SAMPLES, Reference
 from .views import crops
-
-__all__ = ["THIS", "Subject", "Variant"]
 
 log = logging.getLogger("opencrate")
 

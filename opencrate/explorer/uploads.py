@@ -7,9 +7,7 @@ from threading import Lock
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.datasets.pictures import with_channels
-
-__all__ = ["MAX_BYTES", "MAX_PIXELS", "Upload", "read_upload"]
+from ..data.datasets.decoding import with_channels
 
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000

@@ -19,8 +19,6 @@ from ..measures import DEFINITIONS, measure
 from ..measures.geometry import coherence, effective_rank, orthonormality_gap
 from ..stack import Step
 
-__all__ = ["attention", "coordinate", "crops", "curves", "head", "look", "png"]
-
 BEST = 5  # classes in the prediction
 PATCHES = 12  # patches of a head or a coordinate
 

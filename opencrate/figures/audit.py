@@ -7,8 +7,6 @@ from ..measures import interval
 from ..measures.audit import Audit
 from .canvas import GREY, PAGE, SMALL, Axes, Figure, sheet, style, tidy
 
-__all__ = ["half_steps", "head_map"]
-
 BETTER, WORSE = "#0072B2", "#D55E00"
 LINES = {"Z": ("#9aa5b1", "o", "before the layer"), "Z_half": (BETTER, "s", "after compression"),
          "Z_next": (WORSE, "^", "after sparsification")}  # fmt: skip

@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any  # the names resolve where matplotlib is missing, too
 
-__all__ = [
-    "COLUMN",
-    "GREY",
-    "INK",
-    "PAGE",
-    "PALE",
-    "SMALL",
-    "Axes",
-    "Figure",
-    "plain",
-    "save",
-    "sheet",
-    "style",
-    "tidy",
-    "to_png",
-]
-
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column and of two
 SIZE, SMALL, TINY = 8.0, 7.0, 6.5  # points: text, titles of small panels, notes
 INK, GREY, PALE = "#2b2d33", "#6b7280", "#d9dde3"

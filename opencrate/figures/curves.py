@@ -18,20 +18,7 @@ import numpy as np
 
 from ..measures import Definition, LayerTable
 from ..measures.layerwise import LEVEL
-from .canvas import PAGE, Axes, Figure, plain, save, sheet, style, tidy, to_png
-from .grids import attention_grid, patch_rows, token_colours
-from .matrices import heat_maps, subspace_grams
-
-__all__ = [
-    "attention_grid",
-    "heat_maps",
-    "layer_curves",
-    "patch_rows",
-    "save",
-    "subspace_grams",
-    "to_png",
-    "token_colours",
-]
+from .canvas import PAGE, Axes, Figure, plain, sheet, style, tidy
 
 # Okabe and Ito's colours, told apart by colour-blind readers too; and by line and marker in black and white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

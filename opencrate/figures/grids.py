@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .canvas import COLUMN, GREY, PAGE, PALE, SMALL, Figure, plain, sheet, style
 
-__all__ = ["attention_grid", "patch_rows", "token_colours"]
-
 GAP = 0.06  # between cells, as a part of a cell's height
 LARGEST, SMALLEST = 1.1, 0.42  # inches: a cell's height, and its width, which the words above it need
 TALLEST = 8.5  # inches of all rows, if the cells allow it

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from .canvas import PAGE, Figure, plain, sheet, style, tidy
 from .curves import COLOURS, DASHES, MARKERS
 
-__all__ = ["learning_curves"]
-
 Curve = Mapping[str, Sequence[int | float | None]]
 """By "epoch": "top1" (per cent) and "loss" on validation pictures, and maybe "training_top1" and "training_loss"."""
 

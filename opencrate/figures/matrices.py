@@ -11,8 +11,6 @@ from torch import Tensor
 from ..measures.geometry import coherence, dead_heads, normalised_gram
 from .canvas import COLUMN, GREY, INK, PAGE, SMALL, Axes, Figure, plain, sheet, style
 
-__all__ = ["heat_maps", "subspace_grams"]
-
 MISSING = "#b8bcc4"  # the colour of what has no value
 
 

@@ -27,8 +27,6 @@ from ..shapes import Float
 from ..stack import trajectory
 from .views import TOGETHER, bare, looking, require_head, require_layer
 
-__all__ = ["Ablation", "ablate", "ablated", "head_importance", "recorded_head_importance"]
-
 M = TypeVar("M", bound=nn.Module)
 Pairs = Iterable[tuple[int, int]]
 
@@ -183,8 +181,7 @@ class WithoutCoordinates(Sparsification):
 
     def code(self, Y: Tensor) -> Tensor | None:
         code: Any = self.operator.code(Y)
-        result: Tensor = code.index_fill(-1, torch.tensor(self.off, device=code.device), 0.0)
-        return result
+        return code.index_fill(-1, torch.tensor(self.off, device=code.device), 0.0)
 
     def decode(self, code: Tensor) -> Tensor:
         return self.operator.decode(code)
@@ -194,8 +191,7 @@ class WithoutCoordinates(Sparsification):
 
     @property
     def D(self) -> Tensor:
-        dictionary: Tensor = cast(Any, self.operator).D
-        return dictionary
+        return cast(Any, self.operator).D
 
 
 def _by_layer(model: CRATE, name: str, pairs: Pairs) -> dict[int, list[int]]:

@@ -11,8 +11,6 @@ from ..shapes import Float
 from ..stack import Step, trajectory
 from .views import TOGETHER, finite_projections
 
-__all__ = ["Recording", "record", "record_first"]
-
 
 @dataclass(frozen=True, eq=False)
 class Recording:

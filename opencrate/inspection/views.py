@@ -28,21 +28,6 @@ from ..shapes import Float
 from ..stack import Step, trajectory
 from ..stems.patches import PatchEmbed, cut
 
-__all__ = [
-    "Patches",
-    "attention_of",
-    "attention_rows",
-    "best_patches",
-    "coherent_patches",
-    "crop",
-    "finite_projections",
-    "leading_scores",
-    "patch_token",
-    "patches_at",
-    "pca_colours",
-    "top_patches",
-]
-
 TOGETHER = 64  # pictures that pass through the network together
 ROBUST = (0.01, 0.99)  # the quantiles that become 0 and 1 of a colour
 ROUNDING = 1e-6  # share of a component's range below which its quantiles are taken for equal

@@ -1,12 +1,10 @@
 """Measures: what is measured at a layer, with a name for each definition, and layer-wise tables of it."""
 
+from ..definitions import DEFINITIONS, Definition, definition_named
 from .layerwise import (
-    DEFINITIONS,
-    Definition,
     LayerReader,
     LayerTable,
     Reader,
-    definition_named,
     interval,
     layerwise,
     layerwise_by,
@@ -15,19 +13,3 @@ from .layerwise import (
     stream,
     summary,
 )
-
-__all__ = [
-    "DEFINITIONS",
-    "Definition",
-    "LayerReader",
-    "LayerTable",
-    "Reader",
-    "definition_named",
-    "interval",
-    "layerwise",
-    "layerwise_by",
-    "measure",
-    "read_steps",
-    "stream",
-    "summary",
-]

@@ -54,20 +54,6 @@ from .geometry import (
 )
 from .layerwise import RESAMPLES, read_steps, summary
 
-__all__ = [
-    "AT_SITES",
-    "CLEARLY",
-    "EFFECT",
-    "OF_A_STEP",
-    "SITES",
-    "Audit",
-    "AuditReader",
-    "Verdict",
-    "Weights",
-    "audit",
-    "signed",
-]
-
 SITES = ("Z", "Z_half", "Z_next")
 HALVES = {"compress": ("Z", "Z_half"), "sparsify": ("Z_half", "Z_next")}
 AT_SITES = {

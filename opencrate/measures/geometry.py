@@ -9,17 +9,6 @@ from torch import Tensor
 
 from ..shapes import Float
 
-__all__ = [
-    "coherence",
-    "coherence_between",
-    "dead_heads",
-    "effective_rank",
-    "normalised_gram",
-    "orthogonality_gap",
-    "orthonormality_gap",
-    "spectral_norm",
-]
-
 
 def orthonormality_gap(U: Float[Tensor, "k d p"]) -> Float[Tensor, "k"]:
     """‖U_kᵀU_k/c − I‖_F/√p with c = ‖U_k‖²_F/p: 0 for a basis that is orthonormal up to its size; 1 for a dead one."""

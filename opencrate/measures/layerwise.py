@@ -17,26 +17,10 @@ from timm.utils import unwrap_model
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from ..definitions import DEFINITIONS, Definition, definition_named
+from ..definitions import Definition, definition_named
 from ..objective import nonzero_fraction
 from ..objective.rates import coding_rate, project
 from ..stack import Step, require_stack, trajectory
-
-__all__ = [
-    "DEFINITIONS",
-    "Definition",
-    "LayerReader",
-    "LayerTable",
-    "Reader",
-    "definition_named",
-    "interval",
-    "layerwise",
-    "layerwise_by",
-    "measure",
-    "read_steps",
-    "stream",
-    "summary",
-]
 
 GPU_BYTES = 2**26  # of projected tokens whose rates are computed together on a GPU, for each definition
 RESAMPLES = 1000  # of the samples, for an interval

@@ -8,6 +8,4 @@ from .registry import SIZES, VARIANTS
 if TYPE_CHECKING:
     from .crate import CRATE
 
-__all__ = ["CRATE", "SIZES", "VARIANTS"]
-
 __getattr__ = lazy_names(__name__, {"CRATE": "crate"})

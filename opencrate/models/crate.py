@@ -22,8 +22,6 @@ from ..operators.registry import Options
 from ..stack import build_layers
 from ..stems.patches import PatchEmbed, with_class_token
 
-__all__ = ["CRATE"]
-
 Pool = Literal["token", "avg", ""]
 ImageSize = int | tuple[int, int]
 

@@ -13,8 +13,6 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 if TYPE_CHECKING:
     from .crate import CRATE
 
-__all__: list[str] = ["SIZES", "VARIANTS"]
-
 # d, L and K of the paper's four sizes; p = d/K.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"embed_dim": 384, "depth": 12, "num_heads": 6},
@@ -63,7 +61,7 @@ def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., "CRATE"]:
     def create(pretrained: bool = False, **kwargs: Any) -> "CRATE":
         from .crate import CRATE
 
-        model: CRATE = build_model_with_cfg(
+        return build_model_with_cfg(
             CRATE,
             name,
             pretrained,
@@ -71,7 +69,6 @@ def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., "CRATE"]:
             feature_cfg={"out_indices": kwargs.pop("out_indices", 3), "feature_cls": "getter"},
             **{**variant, **kwargs},
         )
-        return model
 
     create.__name__ = create.__qualname__ = name
     create.__doc__ = f"CRATE with {variant}."

@@ -20,8 +20,6 @@ from ..errors import require_positive
 from ..shapes import Float
 from .rates import project, require_finite
 
-__all__ = ["LowRankMixture", "attention_denoiser", "denoise"]
-
 
 @dataclass(frozen=True, eq=False)
 class LowRankMixture:

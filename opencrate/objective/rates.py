@@ -17,22 +17,6 @@ from torch import Tensor
 from ..errors import require_positive
 from ..shapes import Float
 
-__all__ = [
-    "coding_rate",
-    "coding_rate_gradient",
-    "curvature_bound",
-    "curvature_interval",
-    "hessian_vector",
-    "project",
-    "rate_reduction",
-    "rate_scale",
-    "require_finite",
-    "require_tokens",
-    "result_type",
-    "subspace_coding_rate",
-    "subspace_coding_rate_gradient",
-]
-
 
 def require_tokens(Z: Tensor) -> None:
     """Stop at anything that is not a set of finite tokens (…, n, d), of which a rate would silently be NaN."""
@@ -175,8 +159,7 @@ def _cholesky(V: Tensor, alpha: float) -> Tensor:
     L = torch.linalg.cholesky(gram + (1 + shift) * identity)
     inverse = torch.linalg.solve_triangular(L, identity.expand_as(L), upper=False)
     whitened = alpha**0.5 * inverse @ V
-    factor: Tensor = L @ torch.linalg.cholesky(inverse @ inverse.mT + whitened @ whitened.mT)
-    return factor
+    return L @ torch.linalg.cholesky(inverse @ inverse.mT + whitened @ whitened.mT)
 
 
 def _smaller_side(V: Tensor) -> Tensor:

@@ -14,16 +14,6 @@ from ..errors import require_nonnegative
 from ..shapes import Float
 from .rates import coding_rate, rate_reduction, require_finite, require_tokens, result_type
 
-__all__ = [
-    "expansion_objective",
-    "l0",
-    "l1",
-    "lasso",
-    "nonzero_fraction",
-    "soft_threshold",
-    "sparse_rate_reduction",
-]
-
 
 def l0(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     """‖Z‖₀: how many entries are not zero."""

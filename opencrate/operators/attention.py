@@ -19,8 +19,6 @@ from ..objective.rates import project
 from ..shapes import Float
 from .kernels.symmetric_attention import is_supported, symmetric_attention
 
-__all__ = ["ATTENTIONS", "Attention", "attend", "attention_maps", "lift", "require_attention", "ssa", "ssa_reference"]
-
 Attention = Literal["auto", "symmetric", "sdpa", "reference"]
 ATTENTIONS: tuple[str, ...] = get_args(Attention)
 """How softmax(scale · V_k V_kᵀ) V_k is computed: by our kernel for one input, by torch's for three, or as written.

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from ..objective.rates import project, subspace_coding_rate
 from .registry import Options, Registry
 
-__all__ = ["Compression", "Operator", "Sparsification", "SubspaceCompression", "compressions", "sparsifications"]
-
 
 class Operator(nn.Module):
     """The roles that both kinds share."""

@@ -18,8 +18,6 @@ from .attention import lift
 from .base import SubspaceCompression, compressions
 from .mssa import AttentionCompression, mssa_tied
 
-__all__ = ["GradientStep", "NeumannStep", "SoftmaxStep", "gradient_step", "neumann_step", "softmax_step"]
-
 
 def softmax_step(
     Z: Float[Tensor, "*batch n d"],

@@ -17,8 +17,6 @@ from ..objective.sparsity import lasso, soft_threshold
 from ..shapes import Float
 from .base import Sparsification, sparsifications
 
-__all__ = ["ISTA", "UnrolledISTA", "ista", "ista_matrix", "ista_reference", "ista_unrolled", "solve_lasso"]
-
 
 def ista_reference(
     Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
@@ -29,8 +27,7 @@ def ista_reference(
 
 def ista_matrix(D: Float[Tensor, "d d"], eta: float) -> Float[Tensor, "d d"]:
     """A = I + η(D − DᵀD), with which ISTA is one product; forming it costs d³ once for all tokens."""
-    A: Tensor = _ISTAMatrix.apply(D, eta)
-    return A
+    return _ISTAMatrix.apply(D, eta)
 
 
 class _ISTAMatrix(torch.autograd.Function):

@@ -14,8 +14,6 @@ from .attention import lift, ssa
 from .base import compressions
 from .mssa import AttentionCompression
 
-__all__ = ["MixtureStep", "membership", "mixture_step"]
-
 
 def membership(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], sigma: float) -> Float[Tensor, "*batch k n"]:
     """π_k(z_i): the share of token i that belongs to subspace k."""

@@ -18,8 +18,6 @@ from .base import SubspaceCompression, compressions
 
 torch.fx.wrap("attend")  # symbolic tracing takes it as it is; torch.fx looks for it in the module that calls it
 
-__all__ = ["MSSA", "AttentionCompression", "TiedMSSA", "mssa", "mssa_tied"]
-
 
 def mssa(
     Z: Float[Tensor, "*batch n d"],

@@ -5,8 +5,6 @@ from torch import Tensor
 
 from .base import Sparsification, sparsifications
 
-__all__ = ["NoSparsification"]
-
 
 @sparsifications.register("none")
 class NoSparsification(Sparsification):

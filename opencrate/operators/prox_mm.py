@@ -16,8 +16,6 @@ from ..objective.sparsity import l1, soft_threshold
 from ..shapes import Float
 from .base import Sparsification, sparsifications
 
-__all__ = ["ProxMM", "TightProxMM", "prox_mm", "prox_mm_tight", "proximal_step"]
-
 
 def prox_mm(
     Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from ..errors import nearest, require_nonnegative, require_positive, suggestion
 
-__all__ = ["SUPPLIED", "Options", "Registry"]
-
 Options = dict[str, bool | int | float | str]
 SUPPLIED = ("dim", "num_heads", "head_dim", "attn_drop")
 

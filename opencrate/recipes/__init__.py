@@ -1,25 +1,6 @@
 """Recipes: each is a function that returns a frozen `Recipe`, which holds values only."""
 
-from . import scratch, imagenet, finetuning  # noqa: F401, I001, they fill the tables in this order
+from . import scratch, imagenet, finetuning  # noqa: I001, they fill the tables in this order
 from .files import RENAMED_FIELDS, differences, options_in, read_recipe, recipe_text
 from .recipe import Expected, Model, Objective, Optim, Recipe, Schedule
 from .table import FINETUNING, RECIPES, named, register, register_finetuning
-
-__all__ = [
-    "FINETUNING",
-    "RECIPES",
-    "RENAMED_FIELDS",
-    "Expected",
-    "Model",
-    "Objective",
-    "Optim",
-    "Recipe",
-    "Schedule",
-    "differences",
-    "named",
-    "options_in",
-    "read_recipe",
-    "recipe_text",
-    "register",
-    "register_finetuning",
-]

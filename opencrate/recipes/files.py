@@ -14,8 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import suggestion
 from .recipe import Recipe
 
-__all__ = ["RENAMED_FIELDS", "differences", "options_in", "read_recipe", "recipe_text"]
-
 # Fields of 0.1 by their paths, and their paths now. What begins with "options." is an option of a run, not of a recipe.
 RENAMED_FIELDS: dict[str, str] = {
     "compile": "options.compile",
@@ -30,8 +28,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
 def recipe_text(recipe: Recipe) -> str:
     """The recipe as YAML, every field spelled out."""
     plain = TypeAdapter(Recipe).dump_python(recipe, mode="json")
-    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
-    return text
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
 
 
 def read_recipe(file: str | Path) -> Recipe:

@@ -13,8 +13,6 @@ from ..definitions import DEFINITIONS
 from ..errors import suggestion
 from ..imports import require_module_names
 
-__all__ = ["Expected", "Model", "Objective", "Optim", "Recipe", "Schedule"]
-
 OperatorOptions = dict[str, int | float | bool | str]
 
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from ..errors import suggestion
 from .recipe import Recipe
 
-__all__ = ["FINETUNING", "RECIPES", "named", "register", "register_finetuning"]
-
 Maker = Callable[[], Recipe]
 
 RECIPES: dict[str, Maker] = {}

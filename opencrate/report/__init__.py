@@ -1,5 +1,3 @@
 """A run or a checkpoint → tables, figures and one page that shows what every layer does."""
 
 from .analyze import Analysis, Auditing, analyze, audit_of
-
-__all__ = ["Analysis", "Auditing", "analyze", "audit_of"]

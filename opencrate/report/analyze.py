@@ -18,8 +18,6 @@ from .page import write_page
 from .sections import OutputFolder, Section
 from .text import ABOUT
 
-__all__ = ["Analysis", "Auditing", "analyze", "audit_of"]
-
 Builder = Callable[[ReportData, OutputFolder], Section]
 BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
     "layers": layer_sections.layers,

@@ -25,8 +25,6 @@ from ..stack import Step
 from ..study import Study, evenly_spaced
 from .sections import labels
 
-__all__ = ["UNTRAINED", "GalleryData", "Measured", "NotApplicable", "ReportData"]
-
 UNTRAINED = "untrained"
 LAYERS = 4  # of which heads and entries are drawn
 PER_LAYER = 2  # heads and entries of a layer whose patches are drawn

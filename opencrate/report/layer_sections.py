@@ -2,8 +2,7 @@
 
 import math
 
-from ..figures import curves as figures
-from ..figures.audit import half_steps
+from .. import figures
 from ..inspection.baseline import LIMITATION, token_table
 from ..measures import LayerTable, layerwise
 from ..measures.audit import CLEARLY, EFFECT, Audit, Verdict, signed
@@ -12,8 +11,6 @@ from ..study import evenly_spaced
 from .data import UNTRAINED, NotApplicable, ReportData
 from .sections import Item, OutputFolder, Section, Table, change
 from .text import ABOUT, APPROXIMATIONS, READINGS, RULE, WEIGHTS
-
-__all__ = ["audited", "baseline", "epochs", "layers", "subspaces"]
 
 
 def layers(data: ReportData, folder: OutputFolder) -> Section:
@@ -98,7 +95,7 @@ def audited(data: ReportData, folder: OutputFolder) -> Section:
     folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {eps:g}", **row} for row in rows))
     folder.text("tables/audit_samples.csv", trained.samples_csv())
     caption = "What the two halves of every layer change. Blue bars go in the direction that the design wants."
-    items: list[Item] = [_verdicts(trained, untrained), folder.figure(half_steps(trained), "audit", caption)]
+    items: list[Item] = [_verdicts(trained, untrained), folder.figure(figures.half_steps(trained), "audit", caption)]
     items.append(_weights(trained))
     if trained.weights[0].U_size is not None:
         items.append(_approximations(trained))

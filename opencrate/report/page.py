@@ -19,8 +19,6 @@ from .data import ReportData
 from .sections import OutputFolder, Picture, Section, Table, labels
 from .text import COLUMNS, GLOSSARY
 
-__all__ = ["write_page"]
-
 
 def write_page(
     data: ReportData, folder: OutputFolder, sections: list[Section], omitted: list[str], seconds: float

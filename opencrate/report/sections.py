@@ -13,9 +13,6 @@ from ..figures.canvas import Figure, save, to_png
 from ..files import write_atomically, write_json
 from .text import KINDS
 
-__all__ = ["Item", "OutputFolder", "Picture", "Section", "Table", "change", "finite_or_named", "labels"]
-
-
 DPI = 140  # of figures on the page: sharp when enlarged, and the page has a few MB
 
 

@@ -1,7 +1,5 @@
 """The report's texts: what each section is about, and what each term means."""
 
-__all__ = ["ABOUT", "APPROXIMATIONS", "COLUMNS", "GLOSSARY", "KINDS", "READINGS", "RULE", "WEIGHTS"]
-
 
 def _text(words: str) -> str:
     return " ".join(words.split())

@@ -8,8 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..figures import curves as figures
-from ..figures.audit import head_map
+from .. import figures
 from ..inspection.ablation import recorded_head_importance
 from ..inspection.recording import Recording
 from ..inspection.views import attention_rows, crop, pca_colours
@@ -17,8 +16,6 @@ from ..study import Study, evenly_spaced
 from .data import NotApplicable, ReportData
 from .sections import Item, OutputFolder, Section
 from .text import ABOUT
-
-__all__ = ["ablation", "attention", "patches", "tokens"]
 
 
 def tokens(data: ReportData, folder: OutputFolder) -> Section:
@@ -110,7 +107,9 @@ def ablation(data: ReportData, folder: OutputFolder) -> Section:
     best = max(rows, key=lambda row: row["kl_nats"])
     caption = f"Brighter: the prediction changes more without the head. It changes most without head {best['head']}"
     caption += f" of layer {best['layer']} ({best['kl_nats']:.2g} nats, mean over {study.ablated} pictures)."
-    return Section("ablation", *ABOUT["ablation"], (folder.figure(head_map(importance), "head_importance", caption),))
+    return Section(
+        "ablation", *ABOUT["ablation"], (folder.figure(figures.head_map(importance), "head_importance", caption),)
+    )
 
 
 def _recording(data: ReportData) -> Recording:

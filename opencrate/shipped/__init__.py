@@ -2,7 +2,5 @@
 
 from pathlib import Path
 
-__all__ = ["NETWORK", "PHOTOS"]
-
 NETWORK = Path(__file__).parent / "crate_tiny_cifar10"
 PHOTOS = Path(__file__).parent / "photos"

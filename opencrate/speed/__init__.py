@@ -2,5 +2,3 @@
 
 from .fold import FoldedCRATE, fold
 from .training import training_forms
-
-__all__ = ["FoldedCRATE", "fold", "training_forms"]

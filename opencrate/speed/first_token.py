@@ -5,8 +5,6 @@ from torch import Tensor
 from ..layers import Layer
 from .norm_folding import NormFoldedMSSA
 
-__all__ = ["FirstTokenLayer"]
-
 
 class FirstTokenLayer(Layer):
     """Z^L → the first token of Z^{L+1} in training; all tokens in evaluation, for whoever looks.

@@ -34,8 +34,6 @@ from .norm_folding import OFFSET, absorb, with_constant
 if TYPE_CHECKING:
     from ..models.crate import CRATE
 
-__all__ = ["FoldedCRATE", "fold"]
-
 
 class FoldedCRATE(nn.Module):
     """What `CRATE.fold` returns: layers of `nn.Linear` with fixed weights, and the outputs of the network in eval.

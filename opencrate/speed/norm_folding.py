@@ -22,16 +22,6 @@ from ..layers import HalfStep
 from ..operators.ista import ISTA, ista_matrix
 from ..operators.mssa import MSSA
 
-__all__ = [
-    "OFFSET",
-    "NormFoldedISTA",
-    "NormFoldedMSSA",
-    "absorb",
-    "normalise",
-    "normalise_saving_output",
-    "with_constant",
-]
-
 OFFSET = 0.25
 """Below 1, the size of N(z)'s entries, whose rounding then hardly changes; not so small that b/(d·OFFSET) is large."""
 
@@ -64,8 +54,7 @@ def normalise(Z: Tensor, eps: float) -> Tensor:
 
 def normalise_saving_output(Z: Tensor, eps: float) -> Tensor:
     """The same in Z's type. The backward pass reads the result, so Z itself is not kept."""
-    Y: Tensor = _Normalise.apply(Z, eps)[0]
-    return Y
+    return _Normalise.apply(Z, eps)[0]
 
 
 class _Normalise(torch.autograd.Function):

@@ -10,8 +10,6 @@ from ..operators.mssa import MSSA
 from .first_token import FirstTokenLayer
 from .norm_folding import NormFoldedISTA, NormFoldedMSSA
 
-__all__ = ["FAST", "training_forms"]
-
 FAST: dict[type[nn.Module], type[HalfStep]] = {MSSA: NormFoldedMSSA, ISTA: NormFoldedISTA}
 """The fast half-step of an operator. One without an entry, or with a forward pass of its own, stays as it is."""
 

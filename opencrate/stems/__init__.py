@@ -2,5 +2,3 @@
 
 from .bytes import ByteEmbed
 from .patches import PatchEmbed
-
-__all__ = ["ByteEmbed", "PatchEmbed"]

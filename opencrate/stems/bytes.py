@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ByteEmbed"]
-
 
 class ByteEmbed(nn.Module):
     """Bytes (b, n) of at most `length` → tokens Z¹ (b, n, d); `start` is the position of the first."""
@@ -20,5 +18,4 @@ class ByteEmbed(nn.Module):
         end = start + text.shape[-1]
         if end > len(self.positions):
             raise ValueError(f"a text of {end} bytes is longer than the {len(self.positions)} positions of the network")
-        tokens: Tensor = self.values(text) + self.positions[start:end]
-        return tokens
+        return self.values(text) + self.positions[start:end]

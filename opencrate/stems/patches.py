@@ -13,8 +13,6 @@ from timm.layers import resample_patch_embed
 from timm.models import adapt_input_conv, register_notrace_function
 from torch import Tensor, nn
 
-__all__ = ["PatchEmbed", "cut", "with_class_token", "with_empty_first"]
-
 
 @register_notrace_function
 def require_images(images: Tensor, in_chans: int) -> None:

@@ -4,5 +4,3 @@ from .classification import Classification
 from .language import NextByte
 from .regularised import Regularised, RegularisedNetwork
 from .task import Task, describe_metrics
-
-__all__ = ["Classification", "NextByte", "Regularised", "RegularisedNetwork", "Task", "describe_metrics"]

@@ -11,8 +11,6 @@ from ..data import Batch
 from ..data.feeds.loading import seeded
 from .task import Network, Report, Task
 
-__all__ = ["Classification"]
-
 _MIXING = 2  # the last part of the random key, which keeps mixup's draws apart from those of crops and flips
 
 

@@ -9,8 +9,6 @@ from torch.nn.functional import cross_entropy
 from ..data import Batch
 from .task import Network, Report, Task
 
-__all__ = ["NextByte"]
-
 
 class NextByte(Task):
     """Batches are bytes (b, n) and the byte after each of them (b, n), where −1 does not count.

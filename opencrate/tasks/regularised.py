@@ -26,8 +26,6 @@ from ..shapes import Float
 from ..stack import is_stack
 from .task import Network, Report, Task
 
-__all__ = ["Regularised", "RegularisedNetwork", "objective_per_token", "orthogonality"]
-
 
 class Regularised(Task):
     """Another task with the terms of an `Objective` added to its loss. The reported loss stays that of the task.

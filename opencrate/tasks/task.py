@@ -11,8 +11,6 @@ from torch.distributed.fsdp import FSDPModule
 from ..data import Batch, Feed
 from ..distributed import World, autocasting
 
-__all__ = ["EVALUATION_BATCH", "Network", "Report", "Task", "describe_metrics"]
-
 EVALUATION_BATCH = 512
 
 Network = Callable[..., Any]

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
     from .run import summary, train
     from .signals import Stopped
 
-__all__ = ["Options", "Stopped", "is_main", "launch", "summary", "train", "under_torchrun"]
-
 __getattr__ = lazy_names(__name__, {"Stopped": "signals", "summary": "run", "train": "run"})

@@ -19,16 +19,6 @@ from ..recipes import Recipe
 from ..run_recipe import import_modules_of
 from ..tasks import Classification, Task
 
-__all__ = [
-    "build_model",
-    "build_optimizer",
-    "build_schedule",
-    "build_task",
-    "compile_model",
-    "require_start",
-    "save_network",
-]
-
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
 

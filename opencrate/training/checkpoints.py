@@ -19,8 +19,6 @@ import torch
 from ..files import replacing
 from ..run_folder import numbered, numbered_name
 
-__all__ = ["Checkpoints", "is_full", "is_out_of_memory", "random_states", "restore_random_states", "seed_process"]
-
 log = logging.getLogger("opencrate")
 
 State = dict[str, Any]

@@ -13,8 +13,6 @@ from ..files import plain_numbers, write_atomically
 from ..measures import LayerTable
 from .step import Outcome
 
-__all__ = ["Journal", "Window"]
-
 log = logging.getLogger("opencrate")
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal

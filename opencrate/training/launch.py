@@ -4,8 +4,6 @@ import os
 import sys
 from typing import NoReturn
 
-__all__ = ["is_main", "launch", "under_torchrun"]
-
 RESTARTS = 3
 
 

@@ -30,8 +30,6 @@ from .signals import StopRequest
 from .state import Progress, TrainedState, full_weights, is_finite
 from .step import Outcome, Stepper
 
-__all__ = ["Training"]
-
 
 class Training:
     """The run of a recipe, from its newest checkpoint if it has one."""
@@ -334,8 +332,7 @@ class Training:
         A sharded network is gathered into a full copy on the main process; all processes must call this.
         """
         if self.state.ema:
-            average: nn.Module = self.state.ema.module
-            return average
+            return self.state.ema.module
         if not self.state.is_sharded:
             return self.state.unwrapped
         weights = full_weights(self.model)

@@ -16,8 +16,6 @@ from ..measures import LayerTable, layerwise_by
 from .journal import Journal
 from .step import Outcome
 
-__all__ = ["LayerMonitor", "RelapseMonitor", "halved_layers"]
-
 log = logging.getLogger("opencrate")
 
 COLLAPSE = "unit"  # the definition of R^c that falls when tokens take one direction, whatever their length does

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-__all__ = ["Options", "Switch"]
-
 Switch = Literal["auto", "on", "off"]
 
 

@@ -22,8 +22,6 @@ from .loop import Training
 from .options import Options
 from .start import begin
 
-__all__ = ["cores", "split_for", "summary", "train"]
-
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     """Run the recipe and return its result, which is also the run folder's result.json."""

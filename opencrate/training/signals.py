@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-__all__ = ["StopRequest", "Stopped"]
-
 log = logging.getLogger("opencrate")
 
 

@@ -18,8 +18,6 @@ from ..files import write_atomically, write_json
 from ..recipes import Recipe, differences, read_recipe, recipe_text
 from ..run_folder import NETWORK_FOLDERS, RunFolder
 
-__all__ = ["begin", "provenance"]
-
 
 def begin(folder: RunFolder, recipe: Recipe, options: dict[str, Any], resume: bool) -> None:
     """Write recipe.yaml and add this start to run.json; a folder that holds a run with another recipe is refused."""

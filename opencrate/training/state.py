@@ -24,8 +24,6 @@ from ..checkpoints.key_maps import current_checkpoint
 from ..distributed import World
 from .checkpoints import random_states, restore_random_states, seed_process
 
-__all__ = ["Progress", "TrainedState", "full_weights", "is_finite"]
-
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 

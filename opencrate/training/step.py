@@ -19,8 +19,6 @@ from ..data import Batch, Split
 from ..distributed import World, autocasting, synchronise_gradients
 from ..tasks import Task
 
-__all__ = ["Outcome", "Stepper"]
-
 WARM_UP = 3  # passes before a CUDA graph is recorded
 NAMED = 5  # weights that an error names, at most
 

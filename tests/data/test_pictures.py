@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from opencrate.data import open_feeds
-from opencrate.data.datasets.decoding import DecodeFailures
-from opencrate.data.datasets.pictures import Arrays, decode, open_pictures, require_same_classes, with_channels
+from opencrate.data.datasets.decoding import DecodeFailures, decode, with_channels
+from opencrate.data.datasets.pictures import Arrays, open_pictures, require_same_classes
 from opencrate.data.settings import Augmentation, Dataset
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from opencrate.data.feeds.loading import Loaded
 from opencrate.distributed import World
 from opencrate.evaluation import features as probing
 from opencrate.evaluation.features import features, knn, linear_probe, real
-from opencrate.evaluation.measure import Measuring
+from opencrate.settings import Measuring
 from tests.networks import small
 from tests.tasks.test_classification import Given
 

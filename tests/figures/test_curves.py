@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 from scipy.linalg import subspace_angles
 
-from opencrate.figures.curves import (
+from opencrate.figures import (
     attention_grid,
     heat_maps,
     layer_curves,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opencrate.figures import curves as figures
+from opencrate import figures
 from opencrate.recipes import RECIPES
 from reproduction.document import write_document
 from reproduction.plan import PARTS, Plan

@@ -16,8 +16,10 @@ import pytest
 from safetensors.torch import load_file
 
 import opencrate
-from opencrate.evaluation import Measuring, data_of, measure_checkpoint
 from opencrate.evaluation import measure as measuring
+from opencrate.evaluation import measure_checkpoint
+from opencrate.run_recipe import data_of
+from opencrate.settings import Measuring
 from reproduction.place import Place
 from reproduction.plan import LOOKS
 from reproduction.run_one import _run_to_end, perform

@@ -13,18 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "Interpolation",
-    "centre_weights",
-    "crop_and_resize",
-    "crop_boxes",
-    "erased_boxes",
-    "product_dtype",
-    "resample",
-    "resample_weights",
-    "shifted_weights",
-]
-
 Interpolation = Literal["bicubic", "bilinear"]
 
 ATTEMPTS = 10  # of RandomResizedCrop, before it takes the centre, and of RandomErasing, before it does nothing

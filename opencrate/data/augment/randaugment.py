@@ -15,8 +15,6 @@ from torch import Tensor
 from torchvision import transforms as T
 from torchvision.transforms.v2 import functional as F
 
-__all__ = ["augment_images", "operate", "variants"]
-
 VALUES = 2**24  # pixel values that are processed together: 5,461 colour pictures of 32 × 32
 
 Matrix = tuple[float, float, float, float, float, float]

@@ -9,8 +9,6 @@ from torchvision import transforms as T
 
 from ..settings import Augmentation, Dataset
 
-__all__ = ["Transform", "evaluation_transform", "randaugment", "training_transform", "whole_transform"]
-
 Transform = Callable[[Image.Image], Tensor]
 """A picture → uint8 (c, size, size)."""
 
@@ -18,14 +16,12 @@ Transform = Callable[[Image.Image], Tensor]
 def evaluation_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
     """The shorter side to size/crop_pct, then the centre."""
     resize = T.Resize(data.eval_resize, T.InterpolationMode(interpolation))
-    transform: Transform = T.Compose([resize, T.CenterCrop(data.size), T.PILToTensor()])
-    return transform
+    return T.Compose([resize, T.CenterCrop(data.size), T.PILToTensor()])
 
 
 def whole_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
     """The whole picture, whatever its shape: for training without resized crops."""
-    transform: Transform = T.Compose([_whole(data, T.InterpolationMode(interpolation)), T.PILToTensor()])
-    return transform
+    return T.Compose([_whole(data, T.InterpolationMode(interpolation)), T.PILToTensor()])
 
 
 def _whole(data: Dataset, mode: T.InterpolationMode) -> T.Resize:
@@ -40,7 +36,7 @@ def training_transform(data: Dataset, augment: Augmentation) -> Transform:
         "padded": [_whole(data, mode), T.RandomCrop(data.size, round(augment.padding * data.size))],
         "none": [_whole(data, mode)],
     }
-    transform: Transform = T.Compose(
+    return T.Compose(
         [
             *([randaugment(augment, data.in_chans)] if augment.randaugment else []),
             *crops[augment.crop],
@@ -49,7 +45,6 @@ def training_transform(data: Dataset, augment: Augmentation) -> Transform:
             *([T.RandomErasing(augment.erase, value=[round(255 * m) for m in data.mean])] if augment.erase else []),
         ]
     )
-    return transform
 
 
 def randaugment(augment: Augmentation, in_chans: int) -> Callable[[Image.Image], Image.Image]:

@@ -7,8 +7,6 @@ import warnings
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-__all__ = ["DecodeFailures", "decode", "error_text", "with_channels"]
-
 log = logging.getLogger("opencrate")
 
 

@@ -8,8 +8,6 @@ from importlib.resources import files
 
 import numpy as np
 
-__all__ = ["CLASSES", "load"]
-
 CLASSES = tuple("0123456789")
 
 

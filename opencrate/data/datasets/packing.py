@@ -23,8 +23,6 @@ from PIL import Image
 from .decoding import DecodeFailures, with_channels
 from .pictures import Pictures
 
-__all__ = ["INDEX", "TARGETS", "UNFINISHED", "Index", "Shard", "ahead", "damage_of", "pack"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 

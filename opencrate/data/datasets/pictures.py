@@ -16,18 +16,8 @@ from PIL import Image
 from ...errors import suggestion
 from ..settings import VALIDATION_NAMES, Dataset
 from . import digits
-from .decoding import decode, error_text, with_channels
+from .decoding import decode, error_text
 from .tars import Tars
-
-__all__ = [
-    "Arrays",
-    "Pictures",
-    "decode",
-    "open_pictures",
-    "require_same_classes",
-    "split_folder",
-    "with_channels",
-]
 
 
 class Pictures(Protocol):

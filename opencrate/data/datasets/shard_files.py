@@ -17,8 +17,6 @@ from filelock import FileLock
 from ..settings import VALIDATION_NAMES
 from .decoding import error_text
 
-__all__ = ["cache_folder", "expand", "find_shards", "is_remote", "local_copy"]
-
 log = logging.getLogger("opencrate")
 
 INFO_FILES = ("_info.json", "info.json", "info.yaml")  # as timm writes them

@@ -23,8 +23,6 @@ from ..settings import Dataset
 from .decoding import decode
 from .shard_files import cache_folder, find_shards, is_remote, local_copy
 
-__all__ = ["Tars"]
-
 log = logging.getLogger("opencrate")
 
 READERS = 8  # threads that download and index shards

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Batches", "Feed", "Split", "generator", "order", "spread"]
-
 Batch = tuple[Tensor, Tensor]
 """Pictures (b, c, H, W), normalised, on the training device, and classes (b,); −1 is a picture that does not count."""
 

@@ -22,8 +22,6 @@ from ..datasets.pictures import Pictures
 from ..settings import Augmentation, Dataset
 from .feed import Batches, Feed, Split, order
 
-__all__ = ["Loaded", "seeded"]
-
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 Sample = tuple[int, int]  # number of the picture, epoch; epoch −1 is evaluation

@@ -19,8 +19,6 @@ from ..datasets.pictures import require_classes, split_folder
 from ..settings import Augmentation, Dataset
 from .feed import Batch, Batches, Feed, Split, generator, order
 
-__all__ = ["Packed"]
-
 AHEAD = 4  # batches that are read ahead, each by its own thread
 NUMBERS = 6  # for a sample: class, flip, and the box as top, left, height, width
 CROPS = 1  # keeps the random numbers of crops apart from other draws of the same step

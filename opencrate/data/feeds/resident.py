@@ -15,8 +15,6 @@ from ..datasets.pictures import Arrays, Pictures
 from ..settings import Augmentation, Dataset
 from .feed import Batches, Feed, Split, generator, order
 
-__all__ = ["Resident", "fits"]
-
 LIMIT = 2**31  # bytes of uint8 pictures that may live on the device
 
 

@@ -18,8 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["is_supported", "symmetric_attention"]
-
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_DIMS = range(16, 129)
 SHORT = 255  # tokens of a head whose gradient one program finds whole: three blocks of 64 and a rest fit its registers

@@ -15,8 +15,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["backward", "backward_whole", "delta", "delta_exact", "forward"]
-
 INTERPRETED = triton.knobs.runtime.interpret
 
 
