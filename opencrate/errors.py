@@ -15,10 +15,10 @@ def require_nonnegative(name: str, value: int | float) -> None:
 
 
 def require_at_least(least: int, **counts: int) -> None:
-    """Check that every named count is an integer of at least `least`."""
+    """Check that every named count is a whole number, and not too small."""
     for name, count in counts.items():
         if not isinstance(count, int) or count < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {count!r}")
+            raise ValueError(f"{name} must be a whole number, at least {least}, got {count!r}")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from timm.models import checkpoint, checkpoint_seq
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from ..errors import require_positive
+from ..errors import require_at_least, require_positive
 from ..layers import Layer
 from ..operators.attention import require_attention
 from ..operators.registry import Options
@@ -76,8 +76,8 @@ class CRATE(nn.Module):
         super().__init__()
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         _require_pool(global_pool)
-        _require_counts(in_chans=in_chans, embed_dim=embed_dim, depth=depth, num_heads=num_heads)
-        _require_counts(at_least=0, num_classes=num_classes)
+        require_at_least(1, in_chans=in_chans, embed_dim=embed_dim, depth=depth, num_heads=num_heads)
+        require_at_least(0, num_classes=num_classes)
         require_positive("norm_eps", norm_eps)
         self.drop_rates = {
             "drop_rate": drop_rate,
@@ -90,7 +90,7 @@ class CRATE(nn.Module):
             if not 0 <= rate < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {rate}")
         head_dim = _head_dim(embed_dim, num_heads) if head_dim is None else head_dim
-        _require_counts(head_dim=head_dim)
+        require_at_least(1, head_dim=head_dim)
         self.num_classes, self.global_pool = num_classes, global_pool
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads, self.head_dim = num_heads, head_dim
@@ -258,7 +258,7 @@ class CRATE(nn.Module):
         if global_pool is not None:
             _require_pool(global_pool)
             self.global_pool = global_pool
-        _require_counts(at_least=0, num_classes=num_classes)
+        require_at_least(0, num_classes=num_classes)
         self.num_classes = num_classes
         like: dict[str, Any] = {"device": self.cls_token.device, "dtype": self.cls_token.dtype}
         self.head = nn.Linear(self.embed_dim, num_classes, **like) if num_classes > 0 else nn.Identity()
@@ -332,12 +332,6 @@ class CRATE(nn.Module):
             "norm": self.norm_name,
             "norm_eps": self.norm_eps,
         }
-
-
-def _require_counts(at_least: int = 1, **counts: int) -> None:
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < at_least:
-            raise ValueError(f"{name} must be a whole number, at least {at_least}, got {count!r}")
 
 
 def _pair(name: str, size: ImageSize) -> tuple[int, int]:

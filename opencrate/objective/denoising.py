@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require_positive
-from ..shapes import Float
+from ..shapes import Bases, Float, PerSample, Token
 from .rates import project, require_finite
 
 
@@ -61,20 +61,20 @@ class LowRankMixture:
         coordinates = noise * self.variances[component].sqrt()
         return torch.einsum("ndp,np->nd", self.U[component], coordinates), component
 
-    def log_prob(self, X: Float[Tensor, "*batch d"], sigma: float) -> Float[Tensor, "*batch"]:
+    def log_prob(self, X: Token, sigma: float) -> PerSample:
         """log q(x), the density of the noisy token."""
         return self._joint_log_prob(X, sigma).logsumexp(-1)
 
-    def responsibilities(self, X: Float[Tensor, "*batch d"], sigma: float) -> Float[Tensor, "*batch k"]:
+    def responsibilities(self, X: Token, sigma: float) -> Float[Tensor, "*batch k"]:
         """P(subspace k | x)."""
         return self._joint_log_prob(X, sigma).softmax(-1)
 
-    def posterior_mean(self, X: Float[Tensor, "*batch d"], sigma: float) -> Float[Tensor, "*batch d"]:
+    def posterior_mean(self, X: Token, sigma: float) -> Token:
         """E[z | x] = Σ_k P(k | x) U_k Λ_k (Λ_k + σ²)⁻¹ U_kᵀ x."""
         shrunk = self._project(X) * self.variances / (self.variances + sigma**2)  # (…, k, p)
         return torch.einsum("...k,...kp,kdp->...d", self.responsibilities(X, sigma), shrunk, self.U)
 
-    def score(self, X: Float[Tensor, "*batch d"], sigma: float) -> Float[Tensor, "*batch d"]:
+    def score(self, X: Token, sigma: float) -> Token:
         """∇log q(x) = (E[z | x] − x)/σ²: Tweedie's formula, read from right to left."""
         return (self.posterior_mean(X, sigma) - X) / sigma**2
 
@@ -93,9 +93,7 @@ class LowRankMixture:
         return self.weights.log() - 0.5 * (mahalanobis + logdet + d * math.log(2 * math.pi))
 
 
-def attention_denoiser(
-    X: Float[Tensor, "*batch d"], U: Float[Tensor, "k d p"], sigma: float
-) -> Float[Tensor, "*batch d"]:
+def attention_denoiser(X: Token, U: Bases, sigma: float) -> Token:
     """Σ_k softmax_k(‖U_kᵀ x‖²/(2σ²)) U_k U_kᵀ x: every subspace is a head, its softmax the choice among them."""
     require_positive("sigma", sigma)
     require_finite("X", X)
@@ -104,9 +102,7 @@ def attention_denoiser(
     return torch.einsum("...k,...kp,kdp->...d", membership, V, U)
 
 
-def denoise(
-    X: Float[Tensor, "*batch d"], sigmas: Sequence[float], denoiser: Callable[[Tensor, float], Tensor]
-) -> Iterator[Float[Tensor, "*batch d"]]:
+def denoise(X: Token, sigmas: Sequence[float], denoiser: Callable[[Tensor, float], Tensor]) -> Iterator[Token]:
     """Yield X and each x^{l+1} = f(x^l, σ^l) + (σ^{l+1}/σ^l)(x^l − f(x^l, σ^l)), for noise levels that fall to 0.
 
     `denoiser` is f, for example `mixture.posterior_mean`. A single level is Tweedie's formula in one step; more levels

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import require_positive
-from ..shapes import Float
+from ..shapes import Bases, Float, PerSample, Projections, Tokens
 
 
 def require_tokens(Z: Tensor) -> None:
@@ -40,14 +40,14 @@ def rate_scale(n: int, dim: int, eps: float) -> float:
     return dim / (n * eps**2)
 
 
-def project(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"]) -> Float[Tensor, "*batch k n p"]:
+def project(Z: Tokens, U: Bases) -> Projections:
     """Z U_k for every subspace (the paper's U_k* Z), as one matrix product."""
     k, d, p = U.shape
     V = Z @ U.permute(1, 0, 2).reshape(d, k * p)  # (…, n, k·p)
     return V.unflatten(-1, (k, p)).transpose(-3, -2)
 
 
-def coding_rate(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch"]:
+def coding_rate(Z: Tokens, eps: float) -> PerSample:
     """R(Z) = ½ logdet(I + α Z Zᵀ): nats needed to code the tokens up to precision ε."""
     require_tokens(Z)
     n, d = Z.shape[-2:]
@@ -55,8 +55,8 @@ def coding_rate(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*b
 
 
 def subspace_coding_rate(
-    Z: Float[Tensor, "*batch n d"],
-    U: Float[Tensor, "k d p"],
+    Z: Tokens,
+    U: Bases,
     eps: float,
     *,
     per_subspace: bool = False,
@@ -76,12 +76,12 @@ def subspace_coding_rate(
     return (rates if per_subspace else rates.sum(-1)).to(result_type(Z))
 
 
-def rate_reduction(Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float) -> Float[Tensor, "*batch"]:
+def rate_reduction(Z: Tokens, U: Bases, eps: float) -> PerSample:
     """ΔR(Z; U_[K]) = R(Z) − R^c(Z; U_[K])."""
     return coding_rate(Z, eps) - subspace_coding_rate(Z, U, eps)
 
 
-def coding_rate_gradient(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Tensor, "*batch n d"]:
+def coding_rate_gradient(Z: Tokens, eps: float) -> Tokens:
     """∇R(Z) = α (I + α Z Zᵀ)⁻¹ Z."""
     require_tokens(Z)
     n, d = Z.shape[-2:]
@@ -89,9 +89,7 @@ def coding_rate_gradient(Z: Float[Tensor, "*batch n d"], eps: float) -> Float[Te
     return (alpha * _ridge_residual(Z.double(), alpha)).to(result_type(Z))
 
 
-def subspace_coding_rate_gradient(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float
-) -> Float[Tensor, "*batch n d"]:
+def subspace_coding_rate_gradient(Z: Tokens, U: Bases, eps: float) -> Tokens:
     """∇R^c(Z; U_[K]) = γ Σ_k (I + γ V_k V_kᵀ)⁻¹ V_k U_kᵀ with V_k = Z U_k (eq. rate-gradient)."""
     require_tokens(Z)
     V, gamma = _project_exactly(Z, U), rate_scale(Z.shape[-2], U.shape[-1], eps)
@@ -99,9 +97,7 @@ def subspace_coding_rate_gradient(
     return (gamma * torch.einsum("...knp,kdp->...nd", residual, U.double())).to(result_type(Z))
 
 
-def hessian_vector(
-    Z: Float[Tensor, "*batch n d"], Delta: Float[Tensor, "*batch n d"], alpha: float
-) -> Float[Tensor, "*batch n d"]:
+def hessian_vector(Z: Tokens, Delta: Tokens, alpha: float) -> Tokens:
     """∇²R(Z)[Δ] = α M Δ − α² M (Δ Zᵀ + Z Δᵀ) M Z with M = (I + α Z Zᵀ)⁻¹ (lemma logdet-hessian).
 
     R(Z) = R(Zᵀ), so where there are more tokens than dimensions the same formula is applied to the transposes.

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from ..errors import require_nonnegative
-from ..shapes import Float
+from ..shapes import Bases, Codes, Dictionary, Float, PerSample, Tokens
 from .rates import coding_rate, rate_reduction, require_finite, require_tokens, result_type
 
 
-def l0(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+def l0(Z: Tokens) -> PerSample:
     """‖Z‖₀: how many entries are not zero."""
     require_tokens(Z)
     return (Z != 0).sum((-2, -1)).to(result_type(Z))
 
 
-def nonzero_fraction(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+def nonzero_fraction(Z: Tokens) -> PerSample:
     """‖Z‖₀/(d·N), the paper's sparsity measure: 0 is sparsest, 1 is dense."""
     return l0(Z) / (Z.shape[-2] * Z.shape[-1])
 
 
-def l1(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+def l1(Z: Tokens) -> PerSample:
     """‖Z‖₁ = Σ |Z_ij|."""
     require_tokens(Z)
     return Z.abs().sum((-2, -1), dtype=result_type(Z))
@@ -38,9 +38,7 @@ def soft_threshold(Z: Float[Tensor, "*shape"], threshold: float) -> Float[Tensor
     return torch.relu(Z - threshold)
 
 
-def lasso(
-    A: Float[Tensor, "*batch n m"], X: Float[Tensor, "*batch n d"], D: Float[Tensor, "d m"], lam: float
-) -> Float[Tensor, "*batch"]:
+def lasso(A: Codes, X: Tokens, D: Dictionary, lam: float) -> PerSample:
     """λ‖A‖₁ + ½‖X − A Dᵀ‖²_F, and infinity where a code A is not non-negative."""
     require_nonnegative("lam", lam)
     require_finite("X", X)
@@ -48,15 +46,13 @@ def lasso(
     return _infinite_if_negative(value, A)
 
 
-def expansion_objective(Z: Float[Tensor, "*batch n d"], eps: float, lam: float) -> Float[Tensor, "*batch"]:
+def expansion_objective(Z: Tokens, eps: float, lam: float) -> PerSample:
     """φ(Z) = λ‖Z‖₁ + χ(Z ≥ 0) − R(Z)."""
     require_nonnegative("lam", lam)
     return _infinite_if_negative(lam * l1(Z) - coding_rate(Z, eps), Z)
 
 
-def sparse_rate_reduction(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], eps: float, lam: float
-) -> Float[Tensor, "*batch"]:
+def sparse_rate_reduction(Z: Tokens, U: Bases, eps: float, lam: float) -> PerSample:
     """ΔR(Z; U_[K]) − λ‖Z‖₀: larger is better."""
     require_nonnegative("lam", lam)
     return rate_reduction(Z, U, eps) - lam * l0(Z)

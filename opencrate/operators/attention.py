@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import suggestion
 from ..objective.rates import project
-from ..shapes import Float
+from ..shapes import Bases, Float, Projections, Tokens
 from .kernels.symmetric_attention import is_supported, symmetric_attention
 
 Attention = Literal["auto", "symmetric", "sdpa", "reference"]
@@ -28,7 +28,7 @@ LARGE = 2**22  # entries of V; below, launching takes longer than the work, and 
 
 
 def attention_maps(
-    V: Float[Tensor, "*batch k n p"], scale: float = 1.0, causal: bool = False, queries: int | None = None
+    V: Projections, scale: float = 1.0, causal: bool = False, queries: int | None = None
 ) -> Float[Tensor, "*batch k m n"]:
     """softmax(scale · V_k V_kᵀ): row i says with which tokens token i is compressed, in each subspace.
 
@@ -40,15 +40,13 @@ def attention_maps(
     return logits.softmax(-1)
 
 
-def lift(V: Float[Tensor, "*batch k n p"], U: Float[Tensor, "k d p"]) -> Float[Tensor, "*batch n d"]:
+def lift(V: Projections, U: Bases) -> Tokens:
     """Σ_k V_k U_kᵀ: back from the subspaces into the space of the tokens."""
     k, d, p = U.shape
     return V.transpose(-3, -2).flatten(-2) @ U.transpose(1, 2).reshape(k * p, d)
 
 
-def ssa_reference(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], scale: float = 1.0, causal: bool = False
-) -> Float[Tensor, "*batch k n p"]:
+def ssa_reference(Z: Tokens, U: Bases, scale: float = 1.0, causal: bool = False) -> Projections:
     """The definition of SSA, as it stands in the paper."""
     V = project(Z, U)
     return attention_maps(V, scale, causal) @ V
@@ -95,8 +93,8 @@ def require_attention(attention: str) -> None:
 
 
 def ssa(
-    Z: Float[Tensor, "*batch n d"],
-    U: Float[Tensor, "k d p"],
+    Z: Tokens,
+    U: Bases,
     scale: float = 1.0,
     dropout: float = 0.0,
     attention: str = "auto",

@@ -8,35 +8,35 @@ Each function returns the tokens after the step. In a network's layer the step i
 what is added to the tokens is its move, step(Y) − Y.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..errors import require_positive
 from ..objective.rates import project, rate_scale
-from ..shapes import Float
+from ..shapes import Bases, Tokens
 from .attention import lift
 from .base import SubspaceCompression, compressions
 from .mssa import AttentionCompression, mssa_tied
 
 
 def softmax_step(
-    Z: Float[Tensor, "*batch n d"],
-    U: Float[Tensor, "k d p"],
+    Z: Tokens,
+    U: Bases,
     kappa: float = 0.5,
     eps: float = 0.5,
     scale: float = 1.0,
     dropout: float = 0.0,
     attention: str = "auto",
-) -> Float[Tensor, "*batch n d"]:
+) -> Tokens:
     """(1 − κγ) Z + κγ MSSA(Z | U_[K]), the paper's approximation of the gradient step with the factors it needs."""
     require_positive("kappa", kappa)
     kappa_gamma = kappa * rate_scale(Z.shape[-2], U.shape[-1], eps)
     return (1 - kappa_gamma) * Z + kappa_gamma * mssa_tied(Z, U, eps, scale, dropout, attention)
 
 
-def gradient_step(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
-) -> Float[Tensor, "*batch n d"]:
+def gradient_step(Z: Tokens, U: Bases, kappa: float = 0.5, eps: float = 0.5) -> Tokens:
     """Z − κγ Σ_k V_k (I + γ V_kᵀ V_k)⁻¹ U_kᵀ, the step along the exact ∇R^c(Z; U_[K]), in double precision."""
     require_positive("kappa", kappa)
     gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
@@ -57,9 +57,7 @@ def _inverse_of_one_plus(A: Tensor) -> Tensor:
     return torch.linalg.inv_ex(A + torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)).inverse
 
 
-def neumann_step(
-    Z: Float[Tensor, "*batch n d"], U: Float[Tensor, "k d p"], kappa: float = 0.5, eps: float = 0.5
-) -> Float[Tensor, "*batch n d"]:
+def neumann_step(Z: Tokens, U: Bases, kappa: float = 0.5, eps: float = 0.5) -> Tokens:
     """Z − κγ Σ_k (V_k − γ V_k V_kᵀ V_k) U_kᵀ: the inverse (I + γ V_k V_kᵀ)⁻¹ by its first-order Neumann series.
 
     The series converges only where γ‖V_k V_kᵀ‖ < 1 (docs/ERRATA.md).
@@ -74,17 +72,8 @@ def neumann_step(
 class SoftmaxStep(AttentionCompression):
     """The move of `softmax_step`."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        head_dim: int | None = None,
-        attn_drop: float = 0.0,
-        kappa: float = 0.5,
-        eps: float = 0.5,
-        basis: str = "free",
-    ) -> None:
-        super().__init__(dim, num_heads, head_dim, attn_drop, basis)
+    def __init__(self, dim: int, num_heads: int, kappa: float = 0.5, eps: float = 0.5, **attention: Any) -> None:
+        super().__init__(dim, num_heads, **attention)
         self.kappa, self.eps = kappa, eps
 
     def forward(self, Y: Tensor) -> Tensor:
@@ -98,16 +87,8 @@ class GradientStep(SubspaceCompression):
 
     cuda_graph_safe = False  # the solver looks at its result on the host
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        head_dim: int | None = None,
-        kappa: float = 0.5,
-        eps: float = 0.5,
-        basis: str = "free",
-    ) -> None:
-        super().__init__(dim, num_heads, head_dim, basis)
+    def __init__(self, dim: int, num_heads: int, kappa: float = 0.5, eps: float = 0.5, **subspaces: Any) -> None:
+        super().__init__(dim, num_heads, **subspaces)
         self.kappa, self.eps = kappa, eps
 
     def forward(self, Y: Tensor) -> Tensor:

@@ -14,13 +14,11 @@ from torch import Tensor, nn
 
 from ..errors import require_nonnegative, require_positive
 from ..objective.sparsity import lasso, soft_threshold
-from ..shapes import Float
+from ..shapes import Codes, Dictionary, Float, Tokens
 from .base import Sparsification, sparsifications
 
 
-def ista_reference(
-    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
-) -> Float[Tensor, "*batch n d"]:
+def ista_reference(Z: Tokens, D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1) -> Tokens:
     """The ISTA step as it stands in the paper: three products of the tokens with the dictionary."""
     return soft_threshold(Z + eta * (Z @ D - (Z @ D.mT) @ D), eta * lam)
 
@@ -50,30 +48,26 @@ class _ISTAMatrix(torch.autograd.Function):
         return ctx.eta * (G - D @ (G + G.mT).to(D.dtype)), None
 
 
-def ista(
-    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1
-) -> Float[Tensor, "*batch n d"]:
+def ista(Z: Tokens, D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1) -> Tokens:
     """ReLU(Z A − ηλ): a proximal gradient step on the LASSO of Z in D, started at Z."""
     require_positive("eta", eta)
     require_nonnegative("lam", lam)
     return torch.relu(Z @ ista_matrix(D, eta) - eta * lam)
 
 
-def ista_unrolled(
-    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1, steps: int = 2
-) -> Float[Tensor, "*batch n d"]:
+def ista_unrolled(Z: Tokens, D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1, steps: int = 2) -> Tokens:
     """Several ISTA steps on the same LASSO, started at Z."""
     return solve_lasso(Z, D, lam, steps, eta, start=Z)
 
 
 def solve_lasso(
-    X: Float[Tensor, "*batch n d"],
-    D: Float[Tensor, "d m"],
+    X: Tokens,
+    D: Dictionary,
     lam: float,
     steps: int,
     eta: float | None = None,
-    start: Float[Tensor, "*batch n m"] | None = None,
-) -> Float[Tensor, "*batch n m"]:
+    start: Codes | None = None,
+) -> Codes:
     """`steps` of ISTA on min_{A ≥ 0} λ‖A‖₁ + ½‖X − A Dᵀ‖²; converges for η < 2/‖D‖², and 1/‖D‖² is the default."""
     require_nonnegative("lam", lam)
     require_positive("steps", steps)

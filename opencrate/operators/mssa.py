@@ -6,13 +6,15 @@
 Departure: a network's logits are scaled by p^{-1/2}, and the skip around MSSA has weight 1 instead of 1 − κγ.
 """
 
+from typing import Any
+
 import torch
 import torch.fx
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..objective.rates import project, rate_scale
-from ..shapes import Float
+from ..shapes import Bases, Float, Tokens
 from .attention import attend, attention_maps, lift, ssa
 from .base import SubspaceCompression, compressions
 
@@ -20,27 +22,27 @@ torch.fx.wrap("attend")  # symbolic tracing takes it as it is; torch.fx looks fo
 
 
 def mssa(
-    Z: Float[Tensor, "*batch n d"],
-    U: Float[Tensor, "k d p"],
+    Z: Tokens,
+    U: Bases,
     W: Float[Tensor, "d kp"] | None = None,
     bias: Float[Tensor, "d"] | None = None,
     scale: float = 1.0,
     dropout: float = 0.0,
     attention: str = "auto",
-) -> Float[Tensor, "*batch n d"]:
+) -> Tokens:
     """MSSA(Z | U_[K], W) with a free output map W; without W the heads stand side by side (K·p = d)."""
     heads = ssa(Z, U, scale, dropout, attention).transpose(-3, -2).flatten(-2)  # (…, n, k·p)
     return heads if W is None else F.linear(heads, W, bias)
 
 
 def mssa_tied(
-    Z: Float[Tensor, "*batch n d"],
-    U: Float[Tensor, "k d p"],
+    Z: Tokens,
+    U: Bases,
     eps: float = 0.5,
     scale: float = 1.0,
     dropout: float = 0.0,
     attention: str = "auto",
-) -> Float[Tensor, "*batch n d"]:
+) -> Tokens:
     """MSSA(Z | U_[K]) = γ Σ_k SSA(Z | U_k) U_kᵀ: the output map is the subspaces themselves."""
     gamma = rate_scale(Z.shape[-2], U.shape[-1], eps)
     return gamma * lift(ssa(Z, U, scale, dropout, attention), U)
@@ -49,18 +51,12 @@ def mssa_tied(
 class AttentionCompression(SubspaceCompression):
     """A compression that compares tokens by softmax(p^{-1/2} V_k V_kᵀ). `attention` says how that is computed."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        head_dim: int | None = None,
-        attn_drop: float = 0.0,
-        basis: str = "free",
-        causal: bool = False,
-    ) -> None:
-        super().__init__(dim, num_heads, head_dim, basis)
-        self.scale, self.attn_drop, self.causal = self.head_dim**-0.5, attn_drop, causal
-        self.attention = "auto"
+    causal = False
+    attention = "auto"
+
+    def __init__(self, dim: int, num_heads: int, attn_drop: float = 0.0, **subspaces: Any) -> None:
+        super().__init__(dim, num_heads, **subspaces)
+        self.scale, self.attn_drop = self.head_dim**-0.5, attn_drop
 
     @property
     def dropout(self) -> float:
@@ -79,16 +75,15 @@ class MSSA(AttentionCompression):
         dim: int,
         num_heads: int,
         head_dim: int | None = None,
-        attn_drop: float = 0.0,
         bias: bool = True,
-        basis: str = "free",
         causal: bool = False,
+        **attention: Any,
     ) -> None:
         inner = num_heads * (dim // num_heads if head_dim is None else head_dim)
         # One head as wide as the tokens has no output map (the paper's Algorithm 3, `project_out`).
         W = None if num_heads == 1 and inner == dim else nn.Linear(inner, dim, bias)
-        super().__init__(dim, num_heads, head_dim, attn_drop, basis, causal)
-        self.W = W
+        super().__init__(dim, num_heads, head_dim=head_dim, **attention)
+        self.W, self.causal = W, causal
         if W is not None:
             W.reset_parameters()  # drawn after the bases, as by every version before, so that a seed keeps its network
 
@@ -126,16 +121,8 @@ class MSSA(AttentionCompression):
 class TiedMSSA(AttentionCompression):
     """γ Σ_k SSA(Y | U_k) U_kᵀ: the output map is the subspaces themselves."""
 
-    def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        head_dim: int | None = None,
-        attn_drop: float = 0.0,
-        eps: float = 0.5,
-        basis: str = "free",
-    ) -> None:
-        super().__init__(dim, num_heads, head_dim, attn_drop, basis)
+    def __init__(self, dim: int, num_heads: int, eps: float = 0.5, **attention: Any) -> None:
+        super().__init__(dim, num_heads, **attention)
         self.eps = eps
 
     def forward(self, Y: Tensor) -> Tensor:

@@ -13,31 +13,25 @@ from torch import Tensor, nn
 from ..errors import require_nonnegative
 from ..objective.rates import coding_rate, coding_rate_gradient, curvature_bound, curvature_interval, rate_scale
 from ..objective.sparsity import l1, soft_threshold
-from ..shapes import Float
+from ..shapes import Float, Tokens
 from .base import Sparsification, sparsifications
 
 
-def prox_mm(
-    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5
-) -> Float[Tensor, "*batch n d"]:
+def prox_mm(Z: Tokens, D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5) -> Tokens:
     """The paper's majorise-minimise step on λ‖·‖₁ − R, with L = 9α/4."""
     require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)
     return torch.relu((1 + 4 / (9 * (1 + alpha))) * (Z @ D) - 4 * lam / (9 * alpha))
 
 
-def prox_mm_tight(
-    Z: Float[Tensor, "*batch n d"], D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5
-) -> Float[Tensor, "*batch n d"]:
+def prox_mm_tight(Z: Tokens, D: Float[Tensor, "d d"], lam: float = 0.1, eps: float = 0.5) -> Tokens:
     """The same step with the exact curvature L = α/8: 18 times as long, and it still descends."""
     require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)
     return torch.relu((1 + 8 / (1 + alpha)) * (Z @ D) - 8 * lam / alpha)
 
 
-def proximal_step(
-    Z: Float[Tensor, "*batch n d"], eps: float, lam: float, *, tight: bool = True
-) -> Float[Tensor, "*batch n d"]:
+def proximal_step(Z: Tokens, eps: float, lam: float, *, tight: bool = True) -> Tokens:
     """prox_{λ/L}(Z + ∇R(Z)/L) (eq. mm-iter): the step of which both `prox_mm` are the case of orthonormal tokens."""
     require_nonnegative("lam", lam)
     alpha = rate_scale(Z.shape[-2], Z.shape[-1], eps)

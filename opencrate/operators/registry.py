@@ -5,8 +5,9 @@
         def __init__(self, dim: int, expansion: int = 4, eta: float = 0.1, lam: float = 0.1) -> None: ...
 
 The network supplies `dim`, and `num_heads`, `head_dim` and `attn_drop` to a constructor that names them. Every other
-argument is an option that a user may set: a number, a truth value or a word with a default. Options are checked,
-written to config.json and shown by `describe`.
+argument is an option that a user may set: a number, a truth value or a word with a default. A constructor with
+`**arguments` also takes those of the class it extends. Options are checked, written to config.json and shown by
+`describe`.
 """
 
 import inspect
@@ -101,7 +102,17 @@ class Registry(dict[str, type[Op]], Generic[Op]):
 
     @staticmethod
     def _arguments(operator: type[Op]) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(operator).parameters)
+        """The constructor's arguments; behind them those of the base classes to which its `**arguments` are passed."""
+        arguments: dict[str, inspect.Parameter] = {}
+        for kind in operator.__mro__:
+            if "__init__" in vars(kind):
+                _, *own = inspect.signature(vars(kind)["__init__"]).parameters.values()
+                for argument in own:
+                    arguments.setdefault(argument.name, argument)
+                if not own or own[-1].kind is not own[-1].VAR_KEYWORD:
+                    break
+                del arguments[own[-1].name]
+        return arguments
 
     def _require_constructor(self, name: str, operator: type[Op]) -> None:
         arguments = self._arguments(operator)

@@ -256,7 +256,7 @@ def test_weights_without_a_configuration(tmp_path):
     torch.save(small(sparsify="prox_mm").state_dict(), tmp_path / "other.pth")
     rows = read(tmp_path / "other.pth", num_heads=4).describe()
     assert rows["sparsification"] == "ista (eta=0.1, lam=0.1) (assumed)"
-    assert rows["compression"] == "mssa (bias=True, basis=free, causal=False) (assumed)"
+    assert rows["compression"] == "mssa (bias=True, causal=False, basis=free) (assumed)"
     safetensors.torch.save_file(model.state_dict(), tmp_path / "weights.safetensors")
     assert torch.equal(load(tmp_path / "weights.safetensors", num_heads=4)(IMAGES), model(IMAGES))
     compiled = {f"_orig_mod.{key}": value for key, value in model.state_dict().items()}

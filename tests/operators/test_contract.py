@@ -208,6 +208,12 @@ class TestRegistering:
             sparsifications.options("ista_unrolled", {"steps": 1.5})
         assert sparsifications.options("ista_unrolled", {"steps": 3.0})["steps"] == 3
 
+    def test_a_constructor_with_arguments_has_the_options_of_its_base(self):
+        assert compressions.options("mssa") == {"bias": True, "causal": False, "basis": "free"}
+        tied = compressions.build("mssa_tied", {"eps": 0.2, "basis": "orthonormal"}, dim=12, num_heads=2, attn_drop=0.5)
+        torch.testing.assert_close(tied.U.mT @ tied.U, torch.eye(6).expand(2, 6, 6))
+        assert (tied.eps, tied.attn_drop, tied.options) == (0.2, 0.5, {"eps": 0.2, "basis": "orthonormal"})
+
     @pytest.mark.parametrize(
         ("result", "message"),
         [
