@@ -104,7 +104,7 @@ class Registry(dict[str, type[Op]], Generic[Op]):
     def _arguments(operator: type[Op]) -> dict[str, inspect.Parameter]:
         """The constructor's arguments; behind them those of the base classes to which its `**arguments` are passed."""
         arguments: dict[str, inspect.Parameter] = {}
-        for kind in operator.__mro__:
+        for kind in operator.__mro__[: operator.__mro__.index(nn.Module)]:
             if "__init__" in vars(kind):
                 _, *own = inspect.signature(vars(kind)["__init__"]).parameters.values()
                 for argument in own:

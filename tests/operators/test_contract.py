@@ -178,6 +178,8 @@ class TestRegistering:
     def test_a_class_is_refused_that_cannot_be_built_from_plain_options(self):
         for arguments, message in [
             ("self", "must take `dim`"),
+            ("self, **rest", "must take `dim`"),
+            ("self, dim, *rest", "'rest' of compression 'wrong' is an option, so it needs a default"),
             ("self, dim, rate", "'rate' of compression 'wrong' is an option, so it needs a default"),
             ("self, dim, rate=None", "it needs a default that is a number, a truth value or a string"),
             ("self, dim, rate=float('inf')", "rate must be a finite number, got inf"),
