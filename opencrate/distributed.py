@@ -4,7 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -135,17 +135,6 @@ def synchronise_gradients(model: nn.Module, now: bool) -> Iterator[None]:
     yield
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Matrix products in half precision; a context without effect for fp32."""
-    dtype = DTYPES.get(precision)
-    return torch.autocast(device.type, dtype) if dtype else nullcontext()
-
-
-def autocasting(model: nn.Module, device: torch.device, precision: str) -> Callable[..., Any]:
-    """The network as a function with its products in half precision; what is computed from its output is not."""
-
-    def forward(*inputs: Tensor) -> Any:
-        with autocast(device, precision):
-            return model(*inputs)
-
-    return forward
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """A context or decorator with matrix products in half precision; without effect for fp32."""
+    return torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data import Batch
-from ..data.feeds.loading import seeded
+from ..randomness import seeded
 from .task import Network, Report, Task
 
 _MIXING = 2  # the last part of the random key, which keeps mixup's draws apart from those of crops and flips

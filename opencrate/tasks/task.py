@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..data import Batch, Feed
-from ..distributed import World, autocasting
+from ..distributed import World, autocast
 
 EVALUATION_BATCH = 512
 
@@ -61,7 +61,8 @@ class Task(ABC):
     ) -> dict[str, float]:
         """The metrics of a network on a split: every sample counts once, on any number of processes."""
         was_training = model.training
-        network, sums, names = autocasting(model, world.device, precision), torch.zeros(1), tuple[str, ...]()
+        network = autocast(world.device, precision)(model.__call__)  # what is computed from its output is not
+        sums, names = torch.zeros(1), tuple[str, ...]()
         model.eval()
         try:
             # Eager: the last batch is smaller, and compiling for it would take longer than it saves.

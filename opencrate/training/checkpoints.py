@@ -7,13 +7,11 @@ damaged later.
 
 import errno
 import logging
-import random
 import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..files import replacing
@@ -116,34 +114,3 @@ def _require_checksums(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of {damaged} is wrong")
-
-
-def seed_process(*key: int) -> None:
-    """Seed every random generator of this process."""
-    python, numpy, ours = np.random.SeedSequence(key).generate_state(3).tolist()
-    random.seed(python)
-    np.random.seed(numpy)
-    torch.manual_seed(ours)
-
-
-def random_states(device: torch.device) -> State:
-    """The states of every random generator of this process, as plain values."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
-    state = {
-        "python": random.getstate(),
-        "numpy": (str(name), torch.from_numpy(np.array(keys, dtype=np.int64)), position, has_gauss, gauss),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def restore_random_states(state: State, device: torch.device) -> None:
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

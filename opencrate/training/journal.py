@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from ..files import plain_numbers, write_atomically
+from ..files import json_text, write_atomically
 from ..measures import LayerTable
 from .step import Outcome
 
@@ -50,7 +50,7 @@ class Journal:
         """One line of metrics.jsonl; numbers also go to TensorBoard."""
         if self.file is None:
             return
-        self.file.write(json.dumps(plain_numbers({"kind": kind, "step": step, **values})) + "\n")
+        self.file.write(json_text({"kind": kind, "step": step, **values}) + "\n")
         self.file.flush()
         if self.writer:
             for name, value in values.items():

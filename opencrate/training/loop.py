@@ -13,8 +13,8 @@ from torch import nn
 from ..checkpoints import operator_modules
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
-from ..data.feeds.loading import seeded
 from ..distributed import World, distribute
+from ..randomness import seed_process, seeded
 from ..recipes import Recipe
 from ..run_folder import RunFolder
 from ..speed import training_forms
@@ -22,7 +22,7 @@ from ..stack import is_stack
 from ..tasks import Regularised, RegularisedNetwork, Task, describe_metrics
 from ..tasks.task import EVALUATION_BATCH
 from .building import build_model, build_optimizer, build_schedule, build_task, compile_model, save_network
-from .checkpoints import Checkpoints, is_full, seed_process
+from .checkpoints import Checkpoints, is_full
 from .journal import Journal, Window
 from .monitors import LayerMonitor, RelapseMonitor
 from .options import Options

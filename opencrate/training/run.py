@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from ..data import Split, open_feeds
-from ..data.feeds.loading import seeded
 from ..distributed import World, joined
 from ..files import write_json
 from ..measures import LayerTable
+from ..randomness import seeded
 from ..recipes import Recipe
 from ..run_folder import RunFolder
 from ..tasks import describe_metrics

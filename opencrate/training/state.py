@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checkpoints.key_maps import current_checkpoint
 from ..distributed import World
-from .checkpoints import random_states, restore_random_states, seed_process
+from ..randomness import random_states, restore_random_states, seed_process
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from ..data import Batch, Split
-from ..distributed import World, autocasting, synchronise_gradients
+from ..distributed import World, autocast, synchronise_gradients
 from ..tasks import Task
 
 WARM_UP = 3  # passes before a CUDA graph is recorded
@@ -65,7 +65,7 @@ class Stepper:
     ) -> None:
         self.model, self.optimizer, self.task, self.split, self.world = model, optimizer, task, split, world
         self.clip, self.gradients_checked = clip, False
-        self.network = autocasting(model, world.device, precision)
+        self.network = autocast(world.device, precision)(model.__call__)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "fp16")
         graphs = graphs and world.device.type == "cuda" and world.size == 1 and precision != "fp16"
         self.passes: _Pass = _GraphedPass(self) if graphs and _cuda_graph_safe(model) else _Pass(self)

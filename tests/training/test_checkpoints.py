@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from opencrate.training.checkpoints import Checkpoints, random_states, restore_random_states, seed_process
+from opencrate.randomness import random_states, restore_random_states, seed_process
+from opencrate.training.checkpoints import Checkpoints
 
 CPU = torch.device("cpu")
 
