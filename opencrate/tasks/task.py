@@ -20,7 +20,19 @@ Report = dict[str, Tensor]
 """One number for each name, without gradient."""
 
 
-class Task(ABC):
+class Loss(ABC):
+    """What a step minimises."""
+
+    def prepare(self, batch: Batch, step: int) -> Batch:
+        """The micro-batch that training step `step` sees, for example after mixup; the same draws on every process."""
+        return batch
+
+    @abstractmethod
+    def loss(self, model: Network, batch: Batch) -> tuple[Tensor, Report]:
+        """The loss to be minimised, and means over the batch to report; one of them is called "loss"."""
+
+
+class Task(Loss):
     """The engine trains any task; it knows neither images nor classes nor cross-entropy."""
 
     headline: ClassVar[tuple[str, ...]]
@@ -31,14 +43,6 @@ class Task(ABC):
 
     chance_loss: float
     """The loss in nats of a network that has learned nothing."""
-
-    def prepare(self, batch: Batch, step: int) -> Batch:
-        """The micro-batch that training step `step` sees, for example after mixup; the same draws on every process."""
-        return batch
-
-    @abstractmethod
-    def loss(self, model: Network, batch: Batch) -> tuple[Tensor, Report]:
-        """The loss to be minimised, and means over the batch to report; one of them is called "loss"."""
 
     @abstractmethod
     def totals(self, model: Network, batch: Batch) -> Report:
@@ -94,7 +98,14 @@ def _evaluation_batches(model: nn.Module, feed: Feed, world: World, batch: int) 
         yield inputs, torch.full_like(targets, -1)
 
 
-_FORMATS = {"top1": "top-1 {:.2f} %", "bits_per_byte": "{:.3f} bits per byte", "loss": "loss {:.3f}"}
+_FORMATS = {
+    "top1": "top-1 {:.2f} %",
+    "bits_per_byte": "{:.3f} bits per byte",
+    "loss": "loss {:.3f}",
+    "objective": "objective {:.3f}",
+    "accuracy": "acc {:5.1%}",
+    "images_per_second": "{:,.0f} img/s",
+}
 
 
 def describe_metrics(metrics: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ import timm
 import timm.optim
 import timm.scheduler
 import torch
+from safetensors import SafetensorError
 from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
@@ -18,6 +19,7 @@ from ..imports import import_modules
 from ..recipes import Recipe
 from ..run_recipe import import_modules_of
 from ..tasks import Classification, Task
+from .checkpoints import reason_not_written
 
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -144,8 +146,11 @@ def compile_model(model: nn.Module, by_layer: bool = False) -> None:
 
 def save_network(model: Any, directory: Path) -> Path:
     """Save in the format that `opencrate.load` and the Hub take; a baseline in timm's."""
-    if hasattr(model, "config"):
-        return save_pretrained(model, directory)
-    with replacing_folder(directory, last="config.json") as folder:
-        save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
+    try:
+        if hasattr(model, "config"):
+            return save_pretrained(model, directory)
+        with replacing_folder(directory, last="config.json") as folder:
+            save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"the network could not be written to {directory}: {reason_not_written(error)}") from error
     return directory

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..data import Batch, Split
 from ..distributed import World, autocast, synchronise_gradients
-from ..tasks import Task
+from ..tasks.task import Loss
 
 WARM_UP = 3  # passes before a CUDA graph is recorded
 NAMED = 5  # weights that an error names, at most
@@ -55,7 +55,7 @@ class Stepper:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        task: Task,
+        task: Loss,
         split: Split,
         world: World,
         *,

@@ -179,18 +179,20 @@ def test_a_full_disk(small_disk):
     checkpoints = Checkpoints(small_disk / "checkpoints")
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(1, size=2_000_000), 1)
-    assert str(caught.value) == ("the checkpoint of step 1 could not be written: the disk is full; there is none yet")
+    assert str(caught.value) == (
+        "the checkpoint of step 1 could not be written: the disk is full; there is no checkpoint yet"
+    )
     for step in (2, 3):
         checkpoints.save(state(step, size=200_000), step)
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(4, size=900_000), 4)
     assert str(caught.value) == (
-        "the checkpoint of step 4 could not be written: the disk is full; the one of step 3 is intact"
+        "the checkpoint of step 4 could not be written: the disk is full; the last good checkpoint, of step 3, is kept"
     )
     assert names(checkpoints) == ["step-00000002.pt", "step-00000003.pt"]
     newest_of(checkpoints, 3)
     (small_disk / "other").write_bytes(bytes(4 * 2**20 - 3 * 2**19 - 2**17))  # somebody else's, up to the brim
-    with pytest.raises(OSError, match="the disk is full; the one of step 3 is intact"):
+    with pytest.raises(OSError, match="the disk is full; the last good checkpoint, of step 3, is kept"):
         checkpoints.save(state(5, size=200_000), 5)
     (small_disk / "other").unlink()
     checkpoints.save(state(5, size=200_000), 5)
@@ -202,7 +204,7 @@ def test_another_reason_is_told(checkpoints, monkeypatch):
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(1), 1)
     assert str(caught.value) == (
-        "the checkpoint of step 1 could not be written: [Errno 5] Input/output error; there is none yet"
+        "the checkpoint of step 1 could not be written: [Errno 5] Input/output error; there is no checkpoint yet"
     )
     assert names(checkpoints) == []
 
