@@ -77,11 +77,11 @@ class Stepper:
         for part in range(self.split.parts):
             batch = self.task.prepare(next(batches), number)
             is_last = part == self.split.parts - 1
-            with synchronise_gradients(self.model, now=is_last):
-                reports.append(self.passes.forward(batch).clone())  # a graph writes its next report to the same memory
-                if is_last:
-                    pending = self._send_report(torch.stack(reports).mean(0) / self.world.size, stop, save)
-                self.passes.backward()
+            synchronise_gradients(self.model, now=is_last)
+            reports.append(self.passes.forward(batch).clone())  # a graph writes its next report to the same memory
+            if is_last:
+                pending = self._send_report(torch.stack(reports).mean(0) / self.world.size, stop, save)
+            self.passes.backward()
         if not self.gradients_checked:
             require_gradients(self.model)
             self.gradients_checked = True
