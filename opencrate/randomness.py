@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-State = dict[str, Any]
-
 
 def seed_process(*key: int) -> None:
     """Seed every random generator of this process and of its devices with the key."""
@@ -34,7 +32,7 @@ def _seed(seed_torch: Any, key: tuple[int, ...]) -> None:
     seed_torch(for_torch)
 
 
-def random_states(device: torch.device | None = None) -> State:
+def random_states(device: torch.device | None = None) -> dict[str, Any]:
     """The states of every random generator of this process, and of a CUDA device, as plain values."""
     name, keys, position, has_gauss, gauss = np.random.get_state()
     state = {
@@ -47,7 +45,7 @@ def random_states(device: torch.device | None = None) -> State:
     return state
 
 
-def restore_random_states(state: State, device: torch.device | None = None) -> None:
+def restore_random_states(state: dict[str, Any], device: torch.device | None = None) -> None:
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     name, keys, *rest = state["numpy"]

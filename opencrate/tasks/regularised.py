@@ -24,13 +24,13 @@ from ..objective.rates import result_type
 from ..recipes import Objective
 from ..shapes import Float
 from ..stack import is_stack
-from .task import Loss, Network, Report, Task
+from .task import Loss, Network, Report
 
 
 class Regularised(Loss):
     """The loss of a task with the terms of an `Objective`, for a `RegularisedNetwork`; the task's own is reported."""
 
-    def __init__(self, task: Task, objective: Objective) -> None:
+    def __init__(self, task: Loss, objective: Objective) -> None:
         self.task, self.weights = task, objective.weights()
 
     def prepare(self, batch: Batch, step: int) -> Batch:

@@ -44,13 +44,19 @@ class Task(Loss):
     chance_loss: float
     """The loss in nats of a network that has learned nothing."""
 
-    @abstractmethod
-    def totals(self, model: Network, batch: Batch) -> Report:
-        """Sums over a validation batch from which `metrics` computes; targets of −1 do not count."""
+    counted: ClassVar[str]
+    """What a total counts and the others are divided by: "pictures", "bytes"."""
 
     @abstractmethod
+    def totals(self, model: Network, batch: Batch) -> Report:
+        """Sums over a validation batch, one of which is called "loss"; targets of −1 do not count."""
+
     def metrics(self, totals: dict[str, float]) -> dict[str, float]:
-        """The metrics of a split, from the totals of all batches and processes; one of them is called "loss"."""
+        """The metrics of a split, from the totals of all batches and processes: means, and over how many."""
+        count = int(totals[self.counted])
+        if count == 0:
+            raise ValueError(f"none of the {self.counted} of the validation split could be read")
+        return {name: total / count for name, total in totals.items()} | {self.counted: count}
 
     def is_better(self, metrics: dict[str, float], best: dict[str, float]) -> bool:
         """Whether `metrics` beat those of the best network so far, which are empty at first."""
@@ -66,20 +72,20 @@ class Task(Loss):
         """The metrics of a network on a split: every sample counts once, on any number of processes."""
         was_training = model.training
         network = autocast(world.device, precision)(model.__call__)  # what is computed from its output is not
-        sums, names = torch.zeros(1), tuple[str, ...]()
+        sums: Report = {}
         model.eval()
         try:
             # Eager: the last batch is smaller, and compiling for it would take longer than it saves.
             with torch.compiler.set_stance("force_eager"):
                 for part in _evaluation_batches(model, feed, world, batch):
-                    totals = self.totals(network, part)
-                    values = torch.stack([value.double() for value in totals.values()])
-                    names, sums = tuple(totals), sums + values if names else values
+                    for name, value in self.totals(network, part).items():
+                        sums[name] = sums.get(name, 0) + value.double()
         finally:
             model.train(was_training)
-        if not names:
+        if not sums:
             raise ValueError("the validation split is empty")
-        return self.metrics(dict(zip(names, world.sum(sums).tolist(), strict=True)))
+        totals = world.sum(torch.stack(list(sums.values()))).tolist()
+        return self.metrics(dict(zip(sums, totals, strict=True)))
 
 
 def _evaluation_batches(model: nn.Module, feed: Feed, world: World, batch: int) -> Iterator[Batch]:

@@ -101,17 +101,13 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     known = [str(name) for name in timm.optim.list_optimizers()]
     if settings.name not in known:
         raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
-    weights: Any = [weight for weight in model.parameters() if weight.requires_grad]
-    if settings.decay == "matrices":
-        # A wrapper hides `no_weight_decay` from timm, which would then decay other weights.
-        network = unwrap_model(model)
-        exempt: set[str] = getattr(network, "no_weight_decay", set)()
-        weights = timm.optim.param_groups_weight_decay(
-            network, settings.weight_decay, no_weight_decay_list=tuple(exempt)
-        )
+    # timm exempts vectors and a network's `no_weight_decay`, which a wrapper would hide; it decays all of a list.
+    trained: Any = unwrap_model(model)
+    if settings.decay == "all":
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         optimizer = timm.optim.create_optimizer_v2(
-            weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
+            trained, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
         )
     except (AssertionError, TypeError, ImportError, RuntimeError) as error:
         raise ValueError(f"the optimiser {settings.name} cannot be built: {' '.join(str(error).split())}") from error

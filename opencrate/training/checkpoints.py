@@ -84,9 +84,9 @@ class Checkpoints:
             try:
                 _require_checksums(file)
                 state: State = torch.load(file, map_location="cpu", weights_only=True)
-                if state.get("format") == _FORMAT and state.get("step") == step:
-                    return state
-                reason = "it is not a checkpoint of this version"
+                if state.get("format") != _FORMAT or state.get("step") != step:
+                    raise ValueError("it is not a checkpoint of this version")
+                return state
             except Exception as error:  # a damaged file fails anywhere in the reader
                 if _is_machine_error(error):
                     raise

@@ -52,12 +52,17 @@ class Training:
         self.task = build_task(recipe)
         network = build_model(recipe, self.training_feed.classes, options.attention).to(world.device)
         self.parameters = sum(weight.numel() for weight in network.parameters())
-        is_sharded = options.parallel == "fsdp" and world.size > 1
-        if recipe.optim.ema and is_sharded:
+        self.is_sharded = options.parallel == "fsdp" and world.size > 1
+        if self.is_sharded and recipe.optim.ema:
             raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
+        if self.is_sharded and recipe.objective.weights():  # its terms need full bases and dictionaries
+            raise ValueError("what is added to the loss (objective) needs --parallel ddp")
         # A full copy of a sharded network, into which its weights are gathered.
-        self.gathered_model = deepcopy(network) if is_sharded and world.main else None
-        trained, loss = self._regularised(network, is_sharded)
+        self.gathered_model = deepcopy(network) if self.is_sharded and world.main else None
+        self.network = trained = network
+        loss: Loss = self.task
+        if recipe.objective.weights():
+            trained, loss = RegularisedNetwork(network, recipe.objective), Regularised(loss, recipe.objective)
         training_forms(network, first_token=not getattr(trained, "measures_last_layer", False))
         ema = ModelEmaV3(network, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
         how = world.device.type, recipe.precision
@@ -85,15 +90,6 @@ class Training:
         self.start_up = 0.0  # seconds of the first step
         self.stop_request = StopRequest()
         self.saved_at = time.monotonic()
-
-    def _regularised(self, network: nn.Module, is_sharded: bool) -> tuple[nn.Module, Loss]:
-        """What the stepper trains: the network and its task, or both with the recipe's objective added."""
-        if not self.recipe.objective.weights():
-            return network, self.task
-        regularised = RegularisedNetwork(network, self.recipe.objective)
-        if is_sharded:  # its terms need full bases and dictionaries
-            raise ValueError("what is added to the loss (objective) needs --parallel ddp")
-        return regularised, Regularised(self.task, self.recipe.objective)
 
     def run(self) -> dict[str, Any]:
         """Train to the end and return the result."""
@@ -168,7 +164,7 @@ class Training:
         if outcome.finite:
             progress.bad_steps = 0
             if self.state.ema:
-                self.state.ema.update(self.state.unwrapped, progress.step)
+                self.state.ema.update(self.network, progress.step)
         else:
             self._skip()
         seconds = time.perf_counter() - begun
@@ -229,7 +225,7 @@ class Training:
 
     def _log_layer_table(self, epoch: int, shown: bool) -> None:
         """Measure every layer, if the network has layers that `trajectory` can walk."""
-        if not self.recipe.probe or not is_stack(self.state.unwrapped):
+        if not self.recipe.probe or not is_stack(self.network):
             return
         model, step = self._evaluated_model(), self.progress.step
         self.world.on_main(
@@ -248,8 +244,8 @@ class Training:
         state = self.state.gather(self.progress)
         watched = self.layers.watched
         state |= {"relapse": asdict(self.relapse), "watched": watched.to_dict() if watched else None}
-        if hasattr(self.state.unwrapped, "config"):  # so that `opencrate.load` reads a checkpoint, too
-            state["config"] = self.state.unwrapped.config()  # type: ignore[operator]
+        if hasattr(self.network, "config"):  # so that `opencrate.load` reads a checkpoint, too
+            state["config"] = self.network.config()  # type: ignore[operator]
             state |= operator_modules(state["config"])
         self.world.on_main(lambda: self.checkpoints.save(state, self.progress.step, epoch))
         self.saved_at = time.monotonic()
@@ -300,10 +296,9 @@ class Training:
         """
         if self.state.ema:
             return self.state.ema.module
-        if not self.state.is_sharded:
-            return self.state.unwrapped
-        weights = full_weights(self.model)
-        if self.gathered_model is None:
-            return self.model
-        self.gathered_model.load_state_dict(weights)
-        return self.gathered_model
+        if self.is_sharded:
+            weights = full_weights(self.model)
+            if self.gathered_model is not None:
+                self.gathered_model.load_state_dict(weights)
+                return self.gathered_model
+        return self.network

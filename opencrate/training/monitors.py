@@ -64,16 +64,18 @@ class LayerMonitor:
 
     def __init__(self, samples: int, definition: str) -> None:
         self.samples, self.definition = samples, definition
-        self.images: Tensor | None = None
+        self.images: Tensor | None = None  # the same every time, spread over the validation split
         self.table: LayerTable | None = None  # by `definition`, which is shown
         self.watched: LayerTable | None = None  # by the definition COLLAPSE; a resumed run needs it
 
     def measure(self, model: Any, feed: Feed, journal: Journal, step: int, epoch: int, shown: bool) -> None:
         """Record the layer table after an epoch, and warn about layers whose R^c has halved since the last."""
         begun, previous = time.perf_counter(), self.watched
+        if self.images is None:
+            self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
         definitions = tuple(dict.fromkeys((self.definition, COLLAPSE)))
         with torch.compiler.set_stance("force_eager"):
-            tables = layerwise_by(model, self._probe(feed), definitions, resamples=0)
+            tables = layerwise_by(model, self.images, definitions, resamples=0)
         self.table, self.watched = tables[0], tables[-1]
         journal.layers(self.table, step, epoch, time.perf_counter() - begun, shown)
         # Not in the first epoch: R^c of fresh weights may fall because they learn.
@@ -84,12 +86,6 @@ class LayerMonitor:
                 f" {len(self.table.rows)} layers: tokens may be collapsing onto one direction; if the loss rises, try a"
                 " lower --optim.lr"
             )
-
-    def _probe(self, feed: Feed) -> Tensor:
-        """The same images every time, spread over the validation split."""
-        if self.images is None:
-            self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
-        return self.images
 
 
 def halved_layers(before: LayerTable, now: LayerTable) -> list[int]:

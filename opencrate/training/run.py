@@ -6,8 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data import Split, open_feeds
 from ..distributed import World, joined
 from ..files import write_json
@@ -37,7 +35,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
         split = split_for(recipe, options, world)
         try:
             return _train(recipe, options, folder, world, split)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             micro = split.micro_batch

@@ -17,8 +17,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from ..checkpoints.key_maps import current_checkpoint
 from ..distributed import World
@@ -86,14 +84,6 @@ class TrainedState:
         else:  # the checkpoint was written by another number of processes
             seed_process(seed, self.world.rank, rest["step"])
         return rest
-
-    @property
-    def unwrapped(self) -> nn.Module:
-        return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
-
-    @property
-    def is_sharded(self) -> bool:
-        return isinstance(self.model, FSDPModule)
 
 
 def full_weights(model: nn.Module) -> dict[str, Any]:

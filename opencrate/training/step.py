@@ -67,8 +67,10 @@ class Stepper:
         self.clip, self.gradients_checked = clip, False
         self.network = autocast(world.device, precision)(model.__call__)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "fp16")
-        graphs = graphs and world.device.type == "cuda" and world.size == 1 and precision != "fp16"
-        self.passes: _Pass = _GraphedPass(self) if graphs and _cuda_graph_safe(model) else _Pass(self)
+        can_record = world.device.type == "cuda" and world.size == 1 and precision != "fp16"
+        # A part of the network that reads values on the host cannot be recorded.
+        can_record = can_record and all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
+        self.passes: _Pass = _GraphedPass(self) if graphs and can_record else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
         """Take this process's micro-batches of step `number` and update the weights, unless the loss is not finite."""
@@ -128,11 +130,6 @@ def require_gradients(model: nn.Module) -> None:
         f"these weights get no gradient: {', '.join(names[:NAMED])}{more};"
         " use them, remove them, or freeze them with requires_grad_(False)"
     )
-
-
-def _cuda_graph_safe(model: nn.Module) -> bool:
-    """Whether no part of the network reads values on the host, which a CUDA graph cannot record."""
-    return all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
 
 
 class PendingReport:

@@ -65,7 +65,7 @@ def test_pictures_that_do_not_decode_are_not_counted(feed):
     found = evaluate(model, feed, WORLD)
     assert found["pictures"] == int(counted.sum())
     assert found == pytest.approx(evaluate(model, Given(feed.images[counted], feed.targets[counted]), WORLD), rel=1e-6)
-    with pytest.raises(ValueError, match=r"^no picture of the validation split could be decoded$"):
+    with pytest.raises(ValueError, match=r"^none of the pictures of the validation split could be read$"):
         evaluate(model, Given(feed.images, torch.full((50,), -1)), WORLD)
 
 
