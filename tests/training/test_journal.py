@@ -55,7 +55,7 @@ def test_what_came_after_the_checkpoint_is_cut(tmp_path):
         written.writelines(f'{{"kind": "train", "step": {step}}}\n' for step in range(1, 11))
     Journal(file, None, step=7, console=terminal()).close()
     assert steps(file) == list(range(1, 8))
-    assert [found.name for found in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     Journal(file, None, console=terminal()).close()  # from the beginning
     assert steps(file) == []
 
@@ -196,9 +196,9 @@ def test_whole_epochs_are_timed(tmp_path, monkeypatch):
         train(recipe, small_options(tmp_path))
     train(recipe, small_options(tmp_path))
     timed = metrics(tmp_path, "epoch")
-    assert [(found["epoch"], found["step"]) for found in timed] == [(1, 9), (3, 27)]
-    measured = {found["epoch"]: found["seconds"] for found in metrics(tmp_path, "layers")}
-    assert all(found["seconds"] > measured[found["epoch"]] for found in timed)
+    assert [(line["epoch"], line["step"]) for line in timed] == [(1, 9), (3, 27)]
+    measured = {line["epoch"]: line["seconds"] for line in metrics(tmp_path, "layers")}
+    assert all(line["seconds"] > measured[line["epoch"]] for line in timed)
 
 
 def outcomes(*losses):
@@ -206,7 +206,7 @@ def outcomes(*losses):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "told"),
+    ("epochs", "expected"),
     [
         ([2.3, 2.2, 2.0, 1.9, 2.31, 2.31], {5: (2.31, 1.9)}),
         ([2.4, 2.31, 2.305, 2.303], {}),
@@ -217,15 +217,15 @@ def outcomes(*losses):
     ],
     ids=["falls back", "never learned", "hardly learned", "worse, not guessing", "twice", "a bad epoch between"],
 )
-def test_a_relapse_is_noticed_once(epochs, told):
+def test_a_relapse_is_noticed_once(epochs, expected):
     """Of ten classes, a guess has the loss 2.303."""
-    relapse, found = RelapseMonitor(math.log(10)), {}
+    relapse, noticed = RelapseMonitor(math.log(10)), {}
     for number, loss in enumerate(epochs, 1):
         for outcome in outcomes(loss - 0.2, loss + 0.2):
             relapse.add(outcome)
         if (lost := relapse.end_epoch()) is not None:
-            found[number] = pytest.approx(lost)
-    assert found == told
+            noticed[number] = pytest.approx(lost)
+    assert noticed == expected
 
 
 def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
