@@ -121,10 +121,13 @@ def require_gradients(model: nn.Module) -> None:
     Such a weight has no optimiser state, so that the run could not be resumed, and DistributedDataParallel waits for
     its gradient for ever.
     """
-    names = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    names = [
+        name.removeprefix("module.").removeprefix("network.")  # of DDP, of RegularisedNetwork
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and weight.grad is None
+    ]
     if not names:
         return
-    names = [name.removeprefix("module.").removeprefix("network.") for name in names]  # of DDP, of RegularisedNetwork
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     raise ValueError(
         f"these weights get no gradient: {', '.join(names[:NAMED])}{more};"
