@@ -2,9 +2,10 @@
 
 import gc
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -71,7 +72,8 @@ def joined(device: str = "auto") -> Iterator[World]:
     A thread of the group that still has a tensor to free when Python exits aborts a process that has finished, and
     torchrun starts it again. So the threads end here or, where torch's own caches keep the group (fsdp), get some time.
     """
-    size, rank, local = (int(os.environ.get(name, default)) for name, default in _TORCHRUN)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
     chosen = device_named(device, local)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
@@ -88,18 +90,12 @@ def joined(device: str = "auto") -> Iterator[World]:
         time.sleep(THREAD_EXIT_SECONDS)
 
 
-_TORCHRUN = (("WORLD_SIZE", "1"), ("RANK", "0"), ("LOCAL_RANK", "0"))
-
-
 def device_named(name: str, local_rank: int = 0) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"unknown device {name!r}; use auto, cpu, cuda or cuda:N") from error
-    if device.type not in ("cpu", "cuda"):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ValueError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r} is not available: torch finds no CUDA device; use cpu")
     if name == "cuda":
@@ -123,29 +119,14 @@ def distribute(model: nn.Module, parallel: str, world: World) -> nn.Module:
     return model
 
 
-@contextmanager
-def synchronise_gradients(model: nn.Module, now: bool) -> Iterator[None]:
-    """Average gradients over the processes in the backward pass inside, if `now`: only the last micro-batch has to."""
-    if isinstance(model, DistributedDataParallel) and not now:
-        with model.no_sync():
-            yield
-        return
-    if isinstance(model, FSDPModule):
+def synchronise_gradients(model: nn.Module, now: bool) -> None:
+    """Whether the next passes average gradients over the processes: only the last micro-batch of a step has to."""
+    if isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = now  # what `no_sync` sets for a while
+    elif isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(now)
-    yield
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Matrix products in half precision; a context without effect for fp32."""
-    dtype = DTYPES.get(precision)
-    return torch.autocast(device.type, dtype) if dtype else nullcontext()
-
-
-def autocasting(model: nn.Module, device: torch.device, precision: str) -> Callable[..., Any]:
-    """The network as a function with its products in half precision; what is computed from its output is not."""
-
-    def forward(*inputs: Tensor) -> Any:
-        with autocast(device, precision):
-            return model(*inputs)
-
-    return forward
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """A context or decorator with matrix products in half precision; without effect for fp32."""
+    return torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES)

@@ -1,13 +1,14 @@
 """The one atomic writer and the one JSON writer: a file is complete under its name, or it is not there."""
 
 import json
-import math
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic_core import to_jsonable_python
 
 
 @contextmanager
@@ -56,17 +57,12 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def write_json(file: Path, values: Any, indent: int | None = 2) -> None:
-    """Write plain values; numbers that JSON does not have (NaN, infinity) become null."""
-    write_atomically(file, json.dumps(plain_numbers(values), indent=indent, allow_nan=False) + "\n")
+    write_atomically(file, json_text(values, indent) + "\n")
 
 
-def plain_numbers(values: Any) -> Any:
-    """The same values with null in place of numbers that are not finite."""
-    if isinstance(values, dict):
-        return {name: plain_numbers(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [plain_numbers(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+def json_text(values: Any, indent: int | None = None) -> str:
+    """JSON of plain values; numbers that it does not have (NaN, infinity) become null, and paths become strings."""
+    return json.dumps(to_jsonable_python(values, inf_nan_mode="null"), indent=indent)
 
 
 def _fsync_folder(folder: Path) -> None:

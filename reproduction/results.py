@@ -12,7 +12,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from opencrate.files import plain_numbers, write_atomically
+from pydantic_core import to_jsonable_python
+
+from opencrate.files import write_atomically
 from opencrate.recipes import Expected, Recipe, recipe_text
 
 from .plan import LIGHT, Plan, Run
@@ -89,8 +91,12 @@ class Results:
         if "error" in row and "top1" in before:
             row = before | {"error": row["error"]}
         looks = before.get("looks", {}) if before.get("recipe") == row.get("recipe") else {}
-        identity = {"task": run.task, "model": run.model, "variant": run.variant, "seed": run.recipe.seed}
-        self.rows[run.key] = plain_numbers(identity | row | {"looks": looks | row.get("looks", {})})
+        row = (
+            {"task": run.task, "model": run.model, "variant": run.variant, "seed": run.recipe.seed}
+            | row
+            | {"looks": looks | row.get("looks", {})}
+        )
+        self.rows[run.key] = to_jsonable_python(row, inf_nan_mode="null")
         self.write()
 
     def write(self) -> None:

@@ -41,7 +41,7 @@ def small_options(out: Path, **changes) -> Options:
 
 @contextmanager
 def interrupted_at(number: int, monkeypatch):
-    """A run within is told to end at that step, as by Ctrl-C."""
+    """A run within is asked to end at that step, as by Ctrl-C."""
     step = Training._step
 
     def interrupted(self, batches):
@@ -117,11 +117,11 @@ def threads() -> int:
 
 def metrics(folder: Path, kind: str) -> list[dict]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [found for found in map(json.loads, lines) if found["kind"] == kind]
+    return [line for line in map(json.loads, lines) if line["kind"] == kind]
 
 
 def losses(folder: Path) -> list[float]:
-    return [found["loss"] for found in metrics(folder, "train")]
+    return [line["loss"] for line in metrics(folder, "train")]
 
 
 def command(arguments: list, folder: Path, memory: int | None = None, wait: bool = True):

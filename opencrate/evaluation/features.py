@@ -1,6 +1,7 @@
 """The quality of frozen features: nearest neighbours and a linear probe; and ImageNet's reassessed labels (ReaL)."""
 
 import math
+from typing import Any
 
 import torch
 from timm.data import RealLabelsImagenet
@@ -11,26 +12,25 @@ from ..data import Feed
 from ..data.feeds.loading import Loaded
 from ..distributed import World, autocast
 
+Classified = tuple[Tensor, Tensor]  # features (n, d) and classes (n,)
 TEMPERATURE = 0.07  # of the votes of neighbours
 
 
 @torch.no_grad()  # not inference mode: a linear probe backpropagates through what is computed from the features
-def features(
-    model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512
-) -> tuple[Tensor, Tensor]:
+def features(model: Any, feed: Feed, world: World, precision: str = "fp32", batch: int = 512) -> Classified:
     """The features before the classifier (n, d) and the classes (n,) of all pictures that decode; for one process."""
     parts = []
     model.eval()
     for images, targets in feed.evaluate(batch):
         with autocast(world.device, precision):
-            rows = model.forward_head(model.forward_features(images), pre_logits=True)  # type: ignore[operator]
+            rows = model.forward_head(model.forward_features(images), pre_logits=True)
         parts.append((rows.float()[targets >= 0], targets[targets >= 0]))
     rows, classes = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return rows, classes
 
 
 @torch.inference_mode()
-def knn(training: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], k: int = 20) -> float:
+def knn(training: Classified, validation: Classified, k: int = 20) -> float:
     """Accuracy in per cent of the k nearest training features by cosine, each voting with weight exp(cosine/0.07)."""
     known, classes = normalize(training[0], dim=-1), training[1]
     if not 1 <= k <= len(known):
@@ -44,9 +44,7 @@ def knn(training: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], k: i
     return 100 * correct / len(validation[0])
 
 
-def linear_probe(
-    training: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], weight_decay: float = 1e-3, steps: int = 200
-) -> float:
+def linear_probe(training: Classified, validation: Classified, weight_decay: float = 1e-3, steps: int = 200) -> float:
     """Accuracy in per cent of logistic regression on standardised features, fitted by L-BFGS.
 
     Minimises the mean cross-entropy + weight_decay/2 ‖W‖²: that of scikit-learn with C = 1/(n · weight_decay).

@@ -1,6 +1,5 @@
 """Evaluating a checkpoint: accuracy, nearest neighbours, a linear probe, the layer table."""
 
-from dataclasses import replace
 from typing import Any
 
 from ..checkpoints import load_any
@@ -25,20 +24,17 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
                 f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
             )
         validation = _feed(wanted, world, training=False)
-        measured: dict[str, Any] = Classification(classes).evaluate(
-            model, validation, world, wanted.precision, wanted.batch
-        )
+        how = world, wanted.precision, wanted.batch
+        measured: dict[str, Any] = Classification(classes).evaluate(model, validation, *how)
         if wanted.real:
-            measured["real"] = real(model, validation, world, wanted.precision, wanted.batch)
+            measured["real"] = real(model, validation, *how)
         if wanted.knn or wanted.linear:
-            training_features, validation_features = (
-                features(model, feed, world, wanted.precision, wanted.batch)
-                for feed in (_feed(wanted, world, training=True), validation)
-            )
+            known = features(model, _feed(wanted, world, training=True), *how)
+            asked = features(model, validation, *how)
             if wanted.knn:
-                measured[f"knn_{wanted.knn}"] = knn(training_features, validation_features, wanted.knn)
+                measured[f"knn_{wanted.knn}"] = knn(known, asked, wanted.knn)
             if wanted.linear:
-                measured["linear"] = linear_probe(training_features, validation_features)
+                measured["linear"] = linear_probe(known, asked)
         if wanted.layers and is_stack(model):
             sample = validation.sample(wanted.samples, wanted.batch)
             measured["layers"] = layerwise(model, sample, wanted.layers)
@@ -47,8 +43,5 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
 
 def _feed(wanted: Measuring, world: World, training: bool) -> Any:
     """A split as evaluation sees it: the centre of every picture."""
-    data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
-    no_augmentation = Augmentation(crop="none", flip=0.0)
-    return open_feed(
-        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, augmented=False
-    )
+    augment, device = Augmentation(crop="none", flip=0.0), world.device
+    return open_feed(wanted.data, augment, training, device=device, workers=wanted.workers, augmented=False)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..data import Batch
-from ..data.feeds.loading import seeded
+from ..randomness import seeded
 from .task import Network, Report, Task
 
 _MIXING = 2  # the last part of the random key, which keeps mixup's draws apart from those of crops and flips
@@ -18,6 +18,7 @@ class Classification(Task):
     """Batches are images (b, c, H, W) and classes (b,); mixup turns the classes into distributions (b, num_classes)."""
 
     headline = ("top1", "top5")
+    counted = "pictures"
 
     def __init__(
         self, num_classes: int, label_smoothing: float = 0.0, mixup: float = 0.0, cutmix: float = 0.0, seed: int = 0
@@ -51,20 +52,8 @@ class Classification(Task):
         logits = model(images).float()
         correct = logits.topk(min(5, logits.shape[-1])).indices == targets[:, None]
         return {
-            "top1": correct[:, 0].sum(),
-            "top5": correct.sum(),
+            "top1": 100 * correct[:, 0].sum(),  # in per cent
+            "top5": 100 * correct.sum(),
             "loss": cross_entropy(logits, targets, reduction="sum", ignore_index=-1),
             "pictures": torch.sum(targets >= 0),
-        }
-
-    def metrics(self, totals: dict[str, float]) -> dict[str, float]:
-        """Top-1 and top-5 accuracy in per cent, mean loss, and how many pictures were counted."""
-        pictures = int(totals["pictures"])
-        if pictures == 0:
-            raise ValueError("no picture of the validation split could be decoded")
-        return {
-            "top1": 100 * totals["top1"] / pictures,
-            "top5": 100 * totals["top5"] / pictures,
-            "loss": totals["loss"] / pictures,
-            "pictures": pictures,
         }

@@ -17,6 +17,7 @@ class NextByte(Task):
     """
 
     headline = ("bits_per_byte",)
+    counted = "bytes"
     higher_is_better = False
     chance_loss = math.log(256)
 
@@ -31,11 +32,8 @@ class NextByte(Task):
 
     def metrics(self, totals: dict[str, float]) -> dict[str, float]:
         """Bits per byte, mean loss in nats, and how many bytes were predicted."""
-        count = int(totals["bytes"])
-        if count == 0:
-            raise ValueError("the validation split has no byte to predict")
-        loss = totals["loss"] / count
-        return {"bits_per_byte": loss / math.log(2), "loss": loss, "bytes": count}
+        metrics = super().metrics(totals)
+        return {"bits_per_byte": metrics["loss"] / math.log(2)} | metrics
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, reduction: str) -> Tensor:

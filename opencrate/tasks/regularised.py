@@ -24,19 +24,14 @@ from ..objective.rates import result_type
 from ..recipes import Objective
 from ..shapes import Float
 from ..stack import is_stack
-from .task import Network, Report, Task
+from .task import Loss, Network, Report
 
 
-class Regularised(Task):
-    """Another task with the terms of an `Objective` added to its loss. The reported loss stays that of the task.
+class Regularised(Loss):
+    """The loss of a task with the terms of an `Objective`, for a `RegularisedNetwork`; the task's own is reported."""
 
-    It trains a `RegularisedNetwork`, and evaluates the network inside it.
-    """
-
-    def __init__(self, task: Task, objective: Objective) -> None:
+    def __init__(self, task: Loss, objective: Objective) -> None:
         self.task, self.weights = task, objective.weights()
-        self.headline, self.higher_is_better = task.headline, task.higher_is_better  # type: ignore[misc]
-        self.chance_loss = task.chance_loss
 
     def prepare(self, batch: Batch, step: int) -> Batch:
         return self.task.prepare(batch, step)
@@ -55,12 +50,6 @@ class Regularised(Task):
             loss = loss + weight * terms[name]
             report[name] = terms[name].detach()
         return loss, report
-
-    def totals(self, model: Network, batch: Batch) -> Report:
-        return self.task.totals(model, batch)
-
-    def metrics(self, totals: dict[str, float]) -> dict[str, float]:
-        return self.task.metrics(totals)
 
 
 class RegularisedNetwork(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..data import Batch, Feed
-from ..distributed import World, autocasting
+from ..distributed import World, autocast
 
 EVALUATION_BATCH = 512
 
@@ -20,7 +20,19 @@ Report = dict[str, Tensor]
 """One number for each name, without gradient."""
 
 
-class Task(ABC):
+class Loss(ABC):
+    """What a step minimises."""
+
+    def prepare(self, batch: Batch, step: int) -> Batch:
+        """The micro-batch that training step `step` sees, for example after mixup; the same draws on every process."""
+        return batch
+
+    @abstractmethod
+    def loss(self, model: Network, batch: Batch) -> tuple[Tensor, Report]:
+        """The loss to be minimised, and means over the batch to report; one of them is called "loss"."""
+
+
+class Task(Loss):
     """The engine trains any task; it knows neither images nor classes nor cross-entropy."""
 
     headline: ClassVar[tuple[str, ...]]
@@ -32,21 +44,19 @@ class Task(ABC):
     chance_loss: float
     """The loss in nats of a network that has learned nothing."""
 
-    def prepare(self, batch: Batch, step: int) -> Batch:
-        """The micro-batch that training step `step` sees, for example after mixup; the same draws on every process."""
-        return batch
-
-    @abstractmethod
-    def loss(self, model: Network, batch: Batch) -> tuple[Tensor, Report]:
-        """The loss to be minimised, and means over the batch to report; one of them is called "loss"."""
+    counted: ClassVar[str]
+    """What a total counts and the others are divided by: "pictures", "bytes"."""
 
     @abstractmethod
     def totals(self, model: Network, batch: Batch) -> Report:
-        """Sums over a validation batch from which `metrics` computes; targets of −1 do not count."""
+        """Sums over a validation batch, one of which is called "loss"; targets of −1 do not count."""
 
-    @abstractmethod
     def metrics(self, totals: dict[str, float]) -> dict[str, float]:
-        """The metrics of a split, from the totals of all batches and processes; one of them is called "loss"."""
+        """The metrics of a split, from the totals of all batches and processes: means, and over how many."""
+        count = int(totals[self.counted])
+        if count == 0:
+            raise ValueError(f"none of the {self.counted} of the validation split could be read")
+        return {name: total / count for name, total in totals.items()} | {self.counted: count}
 
     def is_better(self, metrics: dict[str, float], best: dict[str, float]) -> bool:
         """Whether `metrics` beat those of the best network so far, which are empty at first."""
@@ -61,20 +71,21 @@ class Task(ABC):
     ) -> dict[str, float]:
         """The metrics of a network on a split: every sample counts once, on any number of processes."""
         was_training = model.training
-        network, sums, names = autocasting(model, world.device, precision), torch.zeros(1), tuple[str, ...]()
+        network = autocast(world.device, precision)(model.__call__)  # what is computed from its output is not
+        sums: Report = {}
         model.eval()
         try:
             # Eager: the last batch is smaller, and compiling for it would take longer than it saves.
             with torch.compiler.set_stance("force_eager"):
                 for part in _evaluation_batches(model, feed, world, batch):
-                    totals = self.totals(network, part)
-                    values = torch.stack([value.double() for value in totals.values()])
-                    names, sums = tuple(totals), sums + values if names else values
+                    for name, value in self.totals(network, part).items():
+                        sums[name] = sums.get(name, 0) + value.double()
         finally:
             model.train(was_training)
-        if not names:
+        if not sums:
             raise ValueError("the validation split is empty")
-        return self.metrics(dict(zip(names, world.sum(sums).tolist(), strict=True)))
+        totals = world.sum(torch.stack(list(sums.values()))).tolist()
+        return self.metrics(dict(zip(sums, totals, strict=True)))
 
 
 def _evaluation_batches(model: nn.Module, feed: Feed, world: World, batch: int) -> Iterator[Batch]:
@@ -93,7 +104,14 @@ def _evaluation_batches(model: nn.Module, feed: Feed, world: World, batch: int) 
         yield inputs, torch.full_like(targets, -1)
 
 
-_FORMATS = {"top1": "top-1 {:.2f} %", "bits_per_byte": "{:.3f} bits per byte", "loss": "loss {:.3f}"}
+_FORMATS = {
+    "top1": "top-1 {:.2f} %",
+    "bits_per_byte": "{:.3f} bits per byte",
+    "loss": "loss {:.3f}",
+    "objective": "objective {:.3f}",
+    "accuracy": "acc {:5.1%}",
+    "images_per_second": "{:,.0f} img/s",
+}
 
 
 def describe_metrics(metrics: dict[str, float]) -> str:

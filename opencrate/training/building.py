@@ -7,6 +7,7 @@ import timm
 import timm.optim
 import timm.scheduler
 import torch
+from safetensors import SafetensorError
 from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
@@ -18,6 +19,7 @@ from ..imports import import_modules
 from ..recipes import Recipe
 from ..run_recipe import import_modules_of
 from ..tasks import Classification, Task
+from .checkpoints import reason_not_written
 
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -99,17 +101,13 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     known = [str(name) for name in timm.optim.list_optimizers()]
     if settings.name not in known:
         raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
-    weights: Any = [weight for weight in model.parameters() if weight.requires_grad]
-    if settings.decay == "matrices":
-        # A wrapper hides `no_weight_decay` from timm, which would then decay other weights.
-        network = unwrap_model(model)
-        exempt: set[str] = getattr(network, "no_weight_decay", set)()
-        weights = timm.optim.param_groups_weight_decay(
-            network, settings.weight_decay, no_weight_decay_list=tuple(exempt)
-        )
+    # timm exempts vectors and a network's `no_weight_decay`, which a wrapper would hide; it decays all of a list.
+    trained: Any = unwrap_model(model)
+    if settings.decay == "all":
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         optimizer = timm.optim.create_optimizer_v2(
-            weights, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
+            trained, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
         )
     except (AssertionError, TypeError, ImportError, RuntimeError) as error:
         raise ValueError(f"the optimiser {settings.name} cannot be built: {' '.join(str(error).split())}") from error
@@ -144,8 +142,11 @@ def compile_model(model: nn.Module, by_layer: bool = False) -> None:
 
 def save_network(model: Any, directory: Path) -> Path:
     """Save in the format that `opencrate.load` and the Hub take; a baseline in timm's."""
-    if hasattr(model, "config"):
-        return save_pretrained(model, directory)
-    with replacing_folder(directory, last="config.json") as folder:
-        save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
+    try:
+        if hasattr(model, "config"):
+            return save_pretrained(model, directory)
+        with replacing_folder(directory, last="config.json") as folder:
+            save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"the network could not be written to {directory}: {reason_not_written(error)}") from error
     return directory

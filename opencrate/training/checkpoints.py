@@ -7,14 +7,14 @@ damaged later.
 
 import errno
 import logging
-import random
 import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from ..files import replacing
 from ..run_folder import numbered, numbered_name
@@ -32,7 +32,15 @@ class Checkpoints:
         self.directory, self.keep = directory, keep
 
     def save(self, state: State, step: int, epoch: int | None = None) -> Path:
-        """Write a checkpoint and delete the oldest; that of an `epoch` is kept for good."""
+        """Write a checkpoint and delete the oldest; that of an `epoch` is kept for good.
+
+        A gradient may be infinite though the loss is not, and no checkpoint may keep the weights that it leaves behind.
+        """
+        if not all(bool(leaf.isfinite().all()) for leaf in tree_leaves(state) if isinstance(leaf, Tensor)):
+            raise ValueError(
+                f"weights or momenta are no longer finite at step {step}, though the loss was: {self.last_good()};"
+                " --optim.clip 1 skips steps whose gradient is not finite"
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         for leftover in self.directory.glob(".*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
@@ -41,10 +49,8 @@ class Checkpoints:
             with replacing(target) as file:
                 torch.save({"format": _FORMAT, **state}, file)
         except (OSError, RuntimeError) as error:
-            reason = "the disk is full" if is_full(error) else " ".join(str(error).split())
-            steps = self.steps()
-            older = f"the one of step {steps[-1]} is intact" if steps else "there is none yet"
-            raise OSError(f"the checkpoint of step {step} could not be written: {reason}; {older}") from error
+            reason = f"{reason_not_written(error)}; {self.last_good()}"
+            raise OSError(f"the checkpoint of step {step} could not be written: {reason}") from error
         if epoch is not None:
             self._keep_epoch(target, epoch)
         for old in self.steps()[: -self.keep]:
@@ -66,6 +72,11 @@ class Checkpoints:
         """The steps that have a checkpoint, oldest first."""
         return list(numbered(self.directory, "step"))
 
+    def last_good(self) -> str:
+        """The end of an error's sentence: to which checkpoint the run can go back."""
+        steps = self.steps()
+        return f"the last good checkpoint, of step {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
+
     def newest(self) -> State | None:
         """The newest intact checkpoint; damaged ones are logged and renamed. An error if all are damaged."""
         files = numbered(self.directory, "step")
@@ -73,9 +84,9 @@ class Checkpoints:
             try:
                 _require_checksums(file)
                 state: State = torch.load(file, map_location="cpu", weights_only=True)
-                if state.get("format") == _FORMAT and state.get("step") == step:
-                    return state
-                reason = "it is not a checkpoint of this version"
+                if state.get("format") != _FORMAT or state.get("step") != step:
+                    raise ValueError("it is not a checkpoint of this version")
+                return state
             except Exception as error:  # a damaged file fails anywhere in the reader
                 if _is_machine_error(error):
                     raise
@@ -104,11 +115,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether the disk is full; torch hides the system's error behind one of its own."""
-    while error is not None and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
-        error = error.__context__
-    return error is not None
+def reason_not_written(error: Exception) -> str:
+    """Why a file could not be written; torch hides that the disk is full behind an error of its own."""
+    cause: BaseException | None = error
+    while cause is not None and getattr(cause, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+        cause = cause.__context__
+    return "the disk is full" if cause else " ".join(str(error).split())
 
 
 def _require_checksums(file: Path) -> None:
@@ -116,34 +128,3 @@ def _require_checksums(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of {damaged} is wrong")
-
-
-def seed_process(*key: int) -> None:
-    """Seed every random generator of this process."""
-    python, numpy, ours = np.random.SeedSequence(key).generate_state(3).tolist()
-    random.seed(python)
-    np.random.seed(numpy)
-    torch.manual_seed(ours)
-
-
-def random_states(device: torch.device) -> State:
-    """The states of every random generator of this process, as plain values."""
-    name, keys, position, has_gauss, gauss = np.random.get_state()
-    state = {
-        "python": random.getstate(),
-        "numpy": (str(name), torch.from_numpy(np.array(keys, dtype=np.int64)), position, has_gauss, gauss),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def restore_random_states(state: State, device: torch.device) -> None:
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import plain_numbers, write_atomically
+from ..files import json_text, write_atomically
 from ..measures import LayerTable
+from ..tasks import describe_metrics
 from .step import Outcome
 
 log = logging.getLogger("opencrate")
 
 PLAIN_SECONDS = 30  # between lines of progress where there is no terminal
+ESTIMATE_SECONDS = 3600  # of the past, from whose speed the time left is estimated
 TABLE_WIDTH = 100  # characters, at most
 LAYERS_PER_ROW = 12  # at most
 
@@ -29,10 +31,8 @@ class Journal:
         self.console = console or Console(quiet=metrics is None, highlight=False, soft_wrap=True)
         self.file = None
         self.writer: Any = None
-        self.progress: Progress | None = None
-        self.task = TaskID(0)
+        self.progress = Progress(disable=True)
         self.last_line = time.monotonic()
-        self.start_clock(step)
         if metrics is not None:
             _keep_until(metrics, step)
             self.file = metrics.open("a", encoding="utf-8")
@@ -40,7 +40,7 @@ class Journal:
             self.writer = _tensorboard(tensorboard, step)
 
     def close(self) -> None:
-        self.end_progress()
+        self.progress.stop()
         if self.file:
             self.file.close()
         if self.writer:
@@ -50,7 +50,7 @@ class Journal:
         """One line of metrics.jsonl; numbers also go to TensorBoard."""
         if self.file is None:
             return
-        self.file.write(json.dumps(plain_numbers({"kind": kind, "step": step, **values})) + "\n")
+        self.file.write(json_text({"kind": kind, "step": step, **values}) + "\n")
         self.file.flush()
         if self.writer:
             for name, value in values.items():
@@ -76,57 +76,27 @@ class Journal:
         self.console.print(text, markup=False)
 
     def begin_progress(self, total: int, done: int) -> None:
-        if self.console.quiet or not self.console.is_terminal:
-            return
-        columns = (
+        """A bar, which is shown in a terminal only; its estimate of the time left is shown elsewhere, too."""
+        self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
-            TextColumn(
-                "loss {task.fields[loss]}{task.fields[objective]}  acc {task.fields[accuracy]}"
-                "  {task.fields[speed]} img/s"
-            ),
+            TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
+            console=self.console,
+            speed_estimate_period=ESTIMATE_SECONDS,
+            disable=self.console.quiet or not self.console.is_terminal,
         )
-        self.progress = Progress(*columns, console=self.console)
-        fields = {"epoch": "", "loss": "–", "objective": "", "accuracy": "–", "speed": "–"}
-        self.task = self.progress.add_task("", total=total, completed=done, **fields)  # type: ignore[arg-type]
+        self.progress.add_task("", total=total, completed=done, epoch="", metrics="")
         self.progress.start()
 
-    def end_progress(self) -> None:
-        if self.progress:
-            self.progress.stop()
-            self.progress = None
-
-    def advance(
-        self,
-        step: int,
-        total: int,
-        epoch: str,
-        loss: float,
-        accuracy: float | None,
-        speed: float,
-        objective: float | None = None,
-    ) -> None:
-        """Progress: a bar in a terminal, a line now and then elsewhere."""
-        shown = {
-            "epoch": epoch,
-            "loss": f"{loss:.3f}",
-            "objective": "" if objective is None else f"  objective {objective:.3f}",
-            "accuracy": "–" if accuracy is None else f"{accuracy:5.1%}",
-            "speed": f"{speed:,.0f}",
-        }
-        if self.progress:
-            self.progress.update(self.task, completed=step, **shown)  # type: ignore[arg-type]
-        elif time.monotonic() - self.last_line > PLAIN_SECONDS:
+    def advance(self, step: int, epoch: str, metrics: dict[str, float]) -> None:
+        """Progress: the bar in a terminal, a line now and then elsewhere."""
+        text, task = describe_metrics(metrics), self.progress.tasks[0]
+        self.progress.update(task.id, completed=step, epoch=epoch, metrics=text)
+        if self.progress.disable and time.monotonic() - self.last_line > PLAIN_SECONDS:
             self.last_line = time.monotonic()
-            left = (total - step) * (self.last_line - self.begun) / max(step - self.begun_at, 1)
-            self.say(
-                f"step {step}/{total}  epoch {epoch}  loss {shown['loss']}{shown['objective']}  acc {shown['accuracy']}"
-                f"  {shown['speed']} img/s  {left / 60:.0f} min left"
-            )
-
-    def start_clock(self, step: int) -> None:
-        self.begun, self.begun_at = time.monotonic(), step
+            left = TimeRemainingColumn().render(task)
+            self.say(f"step {step}/{task.total:.0f}  epoch {epoch}  {text}  {left} left")
 
 
 def _layer_table(table: LayerTable) -> str:

@@ -2,32 +2,34 @@
 
 import time
 from contextlib import closing
+from copy import deepcopy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from timm.utils import ModelEmaV3
 from torch import nn
 
 from ..checkpoints import operator_modules
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
-from ..data.feeds.loading import seeded
 from ..distributed import World, distribute
+from ..measures import LayerTable
+from ..randomness import seed_process
 from ..recipes import Recipe
 from ..run_folder import RunFolder
 from ..speed import training_forms
 from ..stack import is_stack
-from ..tasks import Regularised, RegularisedNetwork, Task, describe_metrics
-from ..tasks.task import EVALUATION_BATCH
+from ..tasks import Regularised, RegularisedNetwork, describe_metrics
+from ..tasks.task import EVALUATION_BATCH, Loss
 from .building import build_model, build_optimizer, build_schedule, build_task, compile_model, save_network
-from .checkpoints import Checkpoints, is_full, seed_process
+from .checkpoints import Checkpoints
 from .journal import Journal, Window
 from .monitors import LayerMonitor, RelapseMonitor
 from .options import Options
 from .signals import StopRequest
-from .state import Progress, TrainedState, full_weights, is_finite
+from .state import Progress, TrainedState, full_weights
 from .step import Outcome, Stepper
 
 
@@ -50,20 +52,30 @@ class Training:
         self.task = build_task(recipe)
         network = build_model(recipe, self.training_feed.classes, options.attention).to(world.device)
         self.parameters = sum(weight.numel() for weight in network.parameters())
-        trained, task = self._regularised(network)
-        training_forms(network, first_token=not self._measures_last_layer(trained))
+        self.is_sharded = options.parallel == "fsdp" and world.size > 1
+        if self.is_sharded and recipe.optim.ema:
+            raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
+        if self.is_sharded and recipe.objective.weights():  # its terms need full bases and dictionaries
+            raise ValueError("what is added to the loss (objective) needs --parallel ddp")
+        # A full copy of a sharded network, into which its weights are gathered.
+        self.gathered_model = deepcopy(network) if self.is_sharded and world.main else None
+        self.network = trained = network
+        loss: Loss = self.task
+        if recipe.objective.weights():
+            trained, loss = RegularisedNetwork(network, recipe.objective), Regularised(loss, recipe.objective)
+        training_forms(network, first_token=not getattr(trained, "measures_last_layer", False))
         ema = ModelEmaV3(network, recipe.optim.ema, use_warmup=True) if recipe.optim.ema else None
         how = world.device.type, recipe.precision
         if options.compiles(*how):
             compile_model(network, by_layer=world.size > 1 or recipe.objective.weight > 0)
         trained = distribute(trained, options.parallel, world)
-        self.model = trained if task is self.task else network  # evaluated and saved without the objective's terms
+        self.model = trained if loss is self.task else network  # evaluated and saved without the objective's terms
         self.optimizer = build_optimizer(recipe, self.model)
         self.schedule = build_schedule(recipe, self.optimizer, self.steps_per_epoch)
         self.stepper = Stepper(
             trained,
             self.optimizer,
-            task,
+            loss,
             split,
             world,
             precision=recipe.precision,
@@ -76,26 +88,8 @@ class Training:
         self.layers = LayerMonitor(recipe.probe, recipe.definition)
         self.progress = Progress()
         self.start_up = 0.0  # seconds of the first step
-        self.gathered_model: nn.Module | None = None  # a full copy of a sharded network, on the main process
         self.stop_request = StopRequest()
         self.saved_at = time.monotonic()
-
-    def _regularised(self, network: nn.Module) -> tuple[nn.Module, Task]:
-        """What the stepper trains: the network and its task, or both with the recipe's objective added."""
-        sharded = self.options.parallel == "fsdp" and self.world.size > 1
-        if self.recipe.optim.ema and sharded:
-            raise ValueError("a moving average of the weights (optim.ema) needs --parallel ddp")
-        if not self.recipe.objective.weights():
-            return network, self.task
-        regularised = RegularisedNetwork(network, self.recipe.objective)
-        if sharded:  # its terms need full bases and dictionaries
-            raise ValueError("what is added to the loss (objective) needs --parallel ddp")
-        return regularised, Regularised(self.task, self.recipe.objective)
-
-    @staticmethod
-    def _measures_last_layer(trained: nn.Module) -> bool:
-        """Whether the loss sees all tokens of the last layer, not the class token alone."""
-        return isinstance(trained, RegularisedNetwork) and trained.measures_last_layer
 
     def run(self) -> dict[str, Any]:
         """Train to the end and return the result."""
@@ -144,7 +138,6 @@ class Training:
     def _steps(self, epoch: int, start: int, batches: Batches) -> bool:
         """The steps of the epoch from `start` on; returns whether the run is to stop after the last of them."""
         window = Window()
-        self.journal.start_clock(self.progress.step)
         for _ in range(start, self.steps_per_epoch):
             outcome = self._step(batches)
             window.add(outcome, self.split.batch)
@@ -171,7 +164,7 @@ class Training:
         if outcome.finite:
             progress.bad_steps = 0
             if self.state.ema:
-                self.state.ema.update(self.state.unwrapped, progress.step)
+                self.state.ema.update(self.network, progress.step)
         else:
             self._skip()
         seconds = time.perf_counter() - begun
@@ -191,22 +184,14 @@ class Training:
                 self.checkpoints.set_aside(progress.step - progress.bad_steps)
             raise ValueError(
                 f"the loss was not finite in {progress.bad_steps} steps in a row, the last of them step"
-                f" {progress.step}: {self._last_checkpoint()}"
+                f" {progress.step}: {self.checkpoints.last_good()}"
             )
 
     def _log(self, window: Window, epoch: int) -> None:
         values = window.means()
         lr = self.optimizer.param_groups[0]["lr"]
         self.journal.record("train", self.progress.step, epoch=epoch + 1, **values, lr=lr)
-        self.journal.advance(
-            self.progress.step,
-            self.total_steps,
-            f"{epoch + 1}/{self.recipe.schedule.epochs}",
-            values["loss"],
-            values.get("accuracy"),
-            values["images_per_second"],
-            values.get("objective"),
-        )
+        self.journal.advance(self.progress.step, f"{epoch + 1}/{self.recipe.schedule.epochs}", values)
 
     def _end_epoch(self, epoch: int, stop: bool) -> None:
         options, number = self.options, epoch + 1
@@ -240,7 +225,7 @@ class Training:
 
     def _log_layer_table(self, epoch: int, shown: bool) -> None:
         """Measure every layer, if the network has layers that `trajectory` can walk."""
-        if not self.recipe.probe or not is_stack(self.state.unwrapped):
+        if not self.recipe.probe or not is_stack(self.network):
             return
         model, step = self._evaluated_model(), self.progress.step
         self.world.on_main(
@@ -257,25 +242,13 @@ class Training:
 
     def _save(self, epoch: int | None = None) -> None:
         state = self.state.gather(self.progress)
-        state |= {"relapse": self.relapse.state_dict(), "watched": self.layers.state_dict()}
-        if hasattr(self.state.unwrapped, "config"):  # so that `opencrate.load` reads a checkpoint, too
-            state["config"] = self.state.unwrapped.config()  # type: ignore[operator]
+        watched = self.layers.watched
+        state |= {"relapse": asdict(self.relapse), "watched": watched.to_dict() if watched else None}
+        if hasattr(self.network, "config"):  # so that `opencrate.load` reads a checkpoint, too
+            state["config"] = self.network.config()  # type: ignore[operator]
             state |= operator_modules(state["config"])
-        self.world.on_main(lambda: self._write_checkpoint(state, epoch))
+        self.world.on_main(lambda: self.checkpoints.save(state, self.progress.step, epoch))
         self.saved_at = time.monotonic()
-
-    def _write_checkpoint(self, state: dict[str, Any], epoch: int | None) -> None:
-        step = self.progress.step
-        if not is_finite(state):
-            raise ValueError(
-                f"weights or momenta are no longer finite at step {step}, though the loss was:"
-                f" {self._last_checkpoint()}; --optim.clip 1 skips steps whose gradient is not finite"
-            )
-        self.checkpoints.save(state, step, epoch)
-
-    def _last_checkpoint(self) -> str:
-        steps = self.checkpoints.steps()
-        return f"the last good checkpoint, of step {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
 
     def _resume(self) -> None:
         """Restore the newest checkpoint, which the main process reads, or seed a new run."""
@@ -288,17 +261,15 @@ class Training:
         if not self.world.on_main(read):
             seed_process(self.recipe.seed, self.world.rank, 0)
             return
-        self.progress = self.state.restore(state, self.recipe.seed)
+        small = self.state.restore(state, self.recipe.seed)
+        self.progress = Progress.from_dict(small)
         # Older checkpoints do not have these.
-        relapse, watched = self.world.on_main(lambda: (state.get("relapse"), state.get("watched")))
-        if relapse:
-            self.relapse.load_state_dict(relapse)
-        if watched:
-            self.layers.load_state_dict(watched)
+        self.relapse = replace(self.relapse, **(small.get("relapse") or {}))
+        if watched := small.get("watched"):
+            self.layers.watched = LayerTable.from_dict(watched)
 
     def _finish(self) -> dict[str, Any]:
         self._save_model(self.folder.model)
-        self.journal.end_progress()
         return {
             "recipe": self.recipe.name,
             "data": self.recipe.data.name,
@@ -316,15 +287,7 @@ class Training:
 
     def _save_model(self, directory: Path) -> None:
         model = self._evaluated_model()
-        self.world.on_main(lambda: self._write_network(model, directory))
-
-    @staticmethod
-    def _write_network(model: nn.Module, directory: Path) -> None:
-        try:
-            save_network(model, directory)
-        except (OSError, SafetensorError) as error:
-            reason = "the disk is full" if is_full(error) else " ".join(str(error).split())
-            raise OSError(f"the network could not be written to {directory}: {reason}") from error
+        self.world.on_main(lambda: save_network(model, directory))
 
     def _evaluated_model(self) -> nn.Module:
         """The network that is measured and saved: the moving average if there is one.
@@ -333,13 +296,9 @@ class Training:
         """
         if self.state.ema:
             return self.state.ema.module
-        if not self.state.is_sharded:
-            return self.state.unwrapped
-        weights = full_weights(self.model)
-        if not self.world.main:
-            return self.model
-        if self.gathered_model is None:
-            with seeded(self.recipe.seed):
-                self.gathered_model = build_model(self.recipe, self.training_feed.classes).to(self.world.device)
-        self.gathered_model.load_state_dict(weights)
-        return self.gathered_model
+        if self.is_sharded:
+            weights = full_weights(self.model)
+            if self.gathered_model is not None:
+                self.gathered_model.load_state_dict(weights)
+                return self.gathered_model
+        return self.network

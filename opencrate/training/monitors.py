@@ -6,6 +6,7 @@ Also the measurements behind the second: R^c and non-zero fraction of every laye
 import logging
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,19 +23,14 @@ COLLAPSE = "unit"  # the definition of R^c that falls when tokens take one direc
 LEARNED, NOTHING = 0.2, 0.01  # nats below the loss at chance level
 
 
+@dataclass
 class RelapseMonitor:
     """Notices a network that has lost what it had learned: the mean loss of an epoch is back at chance level."""
 
-    def __init__(self, chance_loss: float) -> None:
-        self.chance_loss = chance_loss
-        self.lowest = math.inf  # of earlier epochs
-        self.loss, self.steps = 0.0, 0  # of this epoch
-
-    def state_dict(self) -> dict[str, float]:
-        return {"lowest": self.lowest, "loss": self.loss, "steps": self.steps}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.lowest, self.loss, self.steps = state["lowest"], state["loss"], int(state["steps"])
+    chance_loss: float
+    lowest: float = math.inf  # of earlier epochs
+    loss: float = 0.0  # the sum over the steps of this epoch
+    steps: int = 0
 
     def add(self, outcome: Outcome) -> None:
         if outcome.finite:
@@ -68,16 +64,18 @@ class LayerMonitor:
 
     def __init__(self, samples: int, definition: str) -> None:
         self.samples, self.definition = samples, definition
-        self.images: Tensor | None = None
+        self.images: Tensor | None = None  # the same every time, spread over the validation split
         self.table: LayerTable | None = None  # by `definition`, which is shown
-        self.watched: LayerTable | None = None  # by the definition COLLAPSE
+        self.watched: LayerTable | None = None  # by the definition COLLAPSE; a resumed run needs it
 
     def measure(self, model: Any, feed: Feed, journal: Journal, step: int, epoch: int, shown: bool) -> None:
         """Record the layer table after an epoch, and warn about layers whose R^c has halved since the last."""
         begun, previous = time.perf_counter(), self.watched
+        if self.images is None:
+            self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
         definitions = tuple(dict.fromkeys((self.definition, COLLAPSE)))
         with torch.compiler.set_stance("force_eager"):
-            tables = layerwise_by(model, self._probe(feed), definitions, resamples=0)
+            tables = layerwise_by(model, self.images, definitions, resamples=0)
         self.table, self.watched = tables[0], tables[-1]
         journal.layers(self.table, step, epoch, time.perf_counter() - begun, shown)
         # Not in the first epoch: R^c of fresh weights may fall because they learn.
@@ -88,18 +86,6 @@ class LayerMonitor:
                 f" {len(self.table.rows)} layers: tokens may be collapsing onto one direction; if the loss rises, try a"
                 " lower --optim.lr"
             )
-
-    def _probe(self, feed: Feed) -> Tensor:
-        """The same images every time, spread over the validation split."""
-        if self.images is None:
-            self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
-        return self.images
-
-    def state_dict(self) -> dict[str, Any] | None:
-        return self.watched.to_dict() if self.watched else None
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.watched = LayerTable.from_dict(state)
 
 
 def halved_layers(before: LayerTable, now: LayerTable) -> list[int]:

@@ -6,13 +6,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data import Split, open_feeds
-from ..data.feeds.loading import seeded
 from ..distributed import World, joined
 from ..files import write_json
 from ..measures import LayerTable
+from ..randomness import seeded
 from ..recipes import Recipe
 from ..run_folder import RunFolder
 from ..tasks import describe_metrics
@@ -30,32 +28,25 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     with joined(options.device) as world, ExitStack() as stack:
         if options.processes not in (1, world.size):
             raise ValueError(f"torchrun started {world.size} processes, but --processes is {options.processes}")
-        world.on_main(lambda: _enter(stack, folder))
-        world.on_main(lambda: begin(folder, recipe, _plain(options), options.resume))
+        world.on_main(lambda: stack.enter_context(folder.locked()))
+        world.on_main(lambda: begin(folder, recipe, asdict(options), options.resume))
         if (result := world.on_main(folder.finished)) is not None:
             return result | {"already": True}
+        split = split_for(recipe, options, world)
         try:
-            return _train(recipe, options, folder, world)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            return _train(recipe, options, folder, world, split)
+        except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            micro = split_for(recipe, options, world).micro_batch
+            micro = split.micro_batch
             lower = f"lower it, --micro-batch {micro // 2} (the global batch stays {recipe.optim.batch})"
             hint = lower if micro > 1 else "the network is too large for this machine"
             raise ValueError(f"out of memory with a micro-batch of {micro} on {world.device}: {hint}") from error
 
 
-def _enter(stack: ExitStack, folder: RunFolder) -> None:
-    stack.enter_context(folder.locked())
-
-
-def _plain(options: Options) -> dict[str, Any]:
-    return {key: str(value) if isinstance(value, Path) else value for key, value in asdict(options).items()}
-
-
-def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World) -> dict[str, Any]:
-    split = split_for(recipe, options, world)
-    workers = options.workers if options.workers is not None else min(16, cores() // _local_processes())
+def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World, split: Split) -> dict[str, Any]:
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # on this machine
+    workers = options.workers if options.workers is not None else min(16, cores() // processes)
     data = recipe.data if options.root is None else replace(recipe.data, root=options.root)
     compiled = options.compiles(world.device.type, recipe.precision)
     feeds = open_feeds(data, recipe.augment, recipe.seed, world.device, workers, compiled)
@@ -97,12 +88,11 @@ def summary(result: dict[str, Any]) -> str:
 def split_for(recipe: Recipe, options: Options, world: World) -> Split:
     """Divide the global batch evenly into the fewest micro-batches that are not larger than allowed."""
     batch, mirrored = recipe.optim.batch, recipe.augment.mixes
-    pieces = world.size * (2 if mirrored else 1)
-    if batch % pieces:
+    share, smallest = batch // world.size, 2 if mirrored else 1
+    if batch % (world.size * smallest):
         pairs = ", in pairs for mixup," if mirrored else ""
         raise ValueError(f"a global batch of {batch} cannot be divided{pairs} among {world.size} processes")
-    share, smallest = batch // world.size, 2 if mirrored else 1
-    sizes = [n for n in range(smallest, share + 1, smallest) if share % n == 0 and n <= options.micro_batch]
+    sizes = [n for n in range(smallest, min(share, options.micro_batch) + 1, smallest) if share % n == 0]
     if not sizes:
         raise ValueError(f"mixup works on pairs: --micro-batch must be at least 2, got {options.micro_batch}")
     return Split(batch, share // max(sizes), world.rank, world.size, mirrored)
@@ -110,7 +100,3 @@ def split_for(recipe: Recipe, options: Options, world: World) -> Split:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _local_processes() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

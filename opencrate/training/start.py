@@ -69,13 +69,9 @@ def provenance(seed: int, options: dict[str, Any]) -> dict[str, Any]:
 
 def _revision() -> str | None:
     """The git revision of this package, with a + if its files have changed since; none outside a repository."""
-    here = Path(__file__).parent
-    commands = [["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", "../.."]]
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
     try:
-        head, changes = (
-            subprocess.run(["git", *command], cwd=here, capture_output=True, text=True, timeout=10)
-            for command in commands
-        )
+        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return head.stdout.strip() + ("+" if changes.stdout.strip() else "") if head.returncode == 0 else None
+    return result.stdout.strip() or None

@@ -4,12 +4,12 @@ A checkpoint holds full tensors on any number of processes: what DDP or FSDP dis
 and distributed again when it is read, also on another number of processes.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
 from timm.utils import ModelEmaV3
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -17,12 +17,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
 from ..checkpoints.key_maps import current_checkpoint
 from ..distributed import World
-from .checkpoints import random_states, restore_random_states, seed_process
+from ..randomness import random_states, restore_random_states, seed_process
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -38,17 +36,11 @@ class Progress:
     best: dict[str, Any] = field(default_factory=dict)  # metrics of the best network
     last_validation: dict[str, Any] = field(default_factory=dict)  # metrics
 
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        values["last"] = values.pop("last_validation")  # its name in checkpoints
-        return values
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
-        """The progress among the values of a checkpoint."""
-        own = {name: values[name] for name in cls().to_dict()}
-        last_validation = own.pop("last")
-        return cls(**own, last_validation=last_validation)
+        """The progress among the values of a checkpoint, also of one that says `last` for `last_validation`."""
+        values = {"last_validation": values.get("last"), **values}
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
 
 @dataclass
@@ -64,7 +56,7 @@ class TrainedState:
     def gather(self, progress: Progress) -> dict[str, Any]:
         """The content of a checkpoint, full on the main process; all processes must call it."""
         return {
-            **progress.to_dict(),
+            **asdict(progress),
             "model": full_weights(self.model),
             "optimizer": get_optimizer_state_dict(self.model, self.optimizer, options=FULL),
             "scaler": self.scaler.state_dict(),
@@ -72,15 +64,17 @@ class TrainedState:
             "random": self.world.gather(random_states(self.world.device)),
         }
 
-    def restore(self, state: dict[str, Any], seed: int) -> Progress:
-        """Restore what `gather` returned; only the main process needs to have it, and all must call this."""
+    def restore(self, state: dict[str, Any], seed: int) -> dict[str, Any]:
+        """Restore what `gather` returned; only the main process needs to have it, and all must call this.
+
+        Everything but the weights and the optimiser's state comes back on every process.
+        """
         state = current_checkpoint(state)
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=self.world.size > 1)
         set_model_state_dict(self.model, state.get("model", {}), options=options)
         set_optimizer_state_dict(self.model, self.optimizer, state.get("optimizer", {}), options=options)
-        names = ("scaler", "ema", "random", *Progress().to_dict())
-        rest = self.world.on_main(lambda: {name: state[name] for name in names})
-        progress, random = Progress.from_dict(rest), rest["random"]
+        rest = self.world.on_main(lambda: {key: state[key] for key in state.keys() - {"model", "optimizer"}})
+        random = rest["random"]
         if rest["scaler"]:
             self.scaler.load_state_dict(rest["scaler"])
         if self.ema:
@@ -88,28 +82,10 @@ class TrainedState:
         if len(random) == self.world.size:
             restore_random_states(random[self.world.rank], self.world.device)
         else:  # the checkpoint was written by another number of processes
-            seed_process(seed, self.world.rank, progress.step)
-        return progress
-
-    @property
-    def unwrapped(self) -> nn.Module:
-        return self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
-
-    @property
-    def is_sharded(self) -> bool:
-        return isinstance(self.model, FSDPModule)
+            seed_process(seed, self.world.rank, rest["step"])
+        return rest
 
 
 def full_weights(model: nn.Module) -> dict[str, Any]:
     """The weights of a network as on one process, on the main process; all processes must call it."""
     return get_model_state_dict(model, options=FULL)
-
-
-def is_finite(state: dict[str, Any]) -> bool:
-    """Whether all weights and optimiser states of a checkpoint are finite.
-
-    A gradient may be infinite though the loss is not, and no checkpoint may keep the weights that it leaves behind.
-    """
-    moments = (value for values in state["optimizer"]["state"].values() for value in values.values())
-    floats = (v for v in (*state["model"].values(), *moments) if isinstance(v, Tensor) and v.is_floating_point())
-    return all(bool(value.isfinite().all()) for value in floats)

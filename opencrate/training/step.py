@@ -16,8 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_
 
 from ..data import Batch, Split
-from ..distributed import World, autocasting, synchronise_gradients
-from ..tasks import Task
+from ..distributed import World, autocast, synchronise_gradients
+from ..tasks.task import Loss
 
 WARM_UP = 3  # passes before a CUDA graph is recorded
 NAMED = 5  # weights that an error names, at most
@@ -55,7 +55,7 @@ class Stepper:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        task: Task,
+        task: Loss,
         split: Split,
         world: World,
         *,
@@ -65,10 +65,12 @@ class Stepper:
     ) -> None:
         self.model, self.optimizer, self.task, self.split, self.world = model, optimizer, task, split, world
         self.clip, self.gradients_checked = clip, False
-        self.network = autocasting(model, world.device, precision)
+        self.network = autocast(world.device, precision)(model.__call__)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=precision == "fp16")
-        graphs = graphs and world.device.type == "cuda" and world.size == 1 and precision != "fp16"
-        self.passes: _Pass = _GraphedPass(self) if graphs and _cuda_graph_safe(model) else _Pass(self)
+        can_record = world.device.type == "cuda" and world.size == 1 and precision != "fp16"
+        # A part of the network that reads values on the host cannot be recorded.
+        can_record = can_record and all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
+        self.passes: _Pass = _GraphedPass(self) if graphs and can_record else _Pass(self)
 
     def step(self, batches: Iterator[Batch], number: int, stop: bool = False, save: bool = False) -> Outcome:
         """Take this process's micro-batches of step `number` and update the weights, unless the loss is not finite."""
@@ -77,11 +79,11 @@ class Stepper:
         for part in range(self.split.parts):
             batch = self.task.prepare(next(batches), number)
             is_last = part == self.split.parts - 1
-            with synchronise_gradients(self.model, now=is_last):
-                reports.append(self.passes.forward(batch).clone())  # a graph writes its next report to the same memory
-                if is_last:
-                    pending = self._send_report(torch.stack(reports).mean(0) / self.world.size, stop, save)
-                self.passes.backward()
+            synchronise_gradients(self.model, now=is_last)
+            reports.append(self.passes.forward(batch).clone())  # a graph writes its next report to the same memory
+            if is_last:
+                pending = self._send_report(torch.stack(reports).mean(0) / self.world.size, stop, save)
+            self.passes.backward()
         if not self.gradients_checked:
             require_gradients(self.model)
             self.gradients_checked = True
@@ -119,20 +121,18 @@ def require_gradients(model: nn.Module) -> None:
     Such a weight has no optimiser state, so that the run could not be resumed, and DistributedDataParallel waits for
     its gradient for ever.
     """
-    names = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    names = [
+        name.removeprefix("module.").removeprefix("network.")  # of DDP, of RegularisedNetwork
+        for name, weight in model.named_parameters()
+        if weight.requires_grad and weight.grad is None
+    ]
     if not names:
         return
-    names = [name.removeprefix("module.").removeprefix("network.") for name in names]  # of DDP, of RegularisedNetwork
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     raise ValueError(
         f"these weights get no gradient: {', '.join(names[:NAMED])}{more};"
         " use them, remove them, or freeze them with requires_grad_(False)"
     )
-
-
-def _cuda_graph_safe(model: nn.Module) -> bool:
-    """Whether no part of the network reads values on the host, which a CUDA graph cannot record."""
-    return all(getattr(module, "cuda_graph_safe", True) for module in model.modules())
 
 
 class PendingReport:

@@ -15,9 +15,10 @@ from PIL import Image
 
 from opencrate.data.datasets.pictures import Arrays, open_pictures
 from opencrate.data.feeds.feed import Split
-from opencrate.data.feeds.loading import Loaded, seeded
+from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.resident import Resident
 from opencrate.data.settings import Augmentation, Dataset
+from opencrate.randomness import seeded
 
 # from Python 3.12 on, of DataLoader's workers where another test has left a thread
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -9,8 +9,8 @@ from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
 from opencrate.data.augment.transforms import evaluation_transform, training_transform, whole_transform
-from opencrate.data.feeds.loading import seeded
 from opencrate.data.settings import Augmentation, Dataset
+from opencrate.randomness import seeded
 
 BICUBIC, BILINEAR = T.InterpolationMode.BICUBIC, T.InterpolationMode.BILINEAR
 

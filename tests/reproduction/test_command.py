@@ -24,7 +24,7 @@ from reproduction.__main__ import main
         (["--scale", "small", "--data", "cifar10="], "--data takes NAME=FOLDER, got 'cifar10='"),
         (["--scale", "small", "--data", "cifar10=x"], "--data cifar10=x: x is not a folder"),
         (["--scale", "small", "--data", "cifar=/"], "scale small has no dataset 'cifar'; did you mean 'cifar10'?"),
-        (["--devices", "gpu"], "unknown device 'gpu'; use auto, cpu, cuda or cuda:N"),
+        (["--devices", "gpu"], "device 'gpu' is not supported; use auto, cpu, cuda or cuda:N"),
     ],
 )
 def test_mistakes(arguments, sentence, capsys, tmp_path, monkeypatch):

@@ -62,18 +62,20 @@ def test_against_a_plain_loop(feed, batch):
 def test_pictures_that_do_not_decode_are_not_counted(feed):
     model = small(num_classes=8)
     counted = feed.targets >= 0
-    found = evaluate(model, feed, WORLD)
-    assert found["pictures"] == int(counted.sum())
-    assert found == pytest.approx(evaluate(model, Given(feed.images[counted], feed.targets[counted]), WORLD), rel=1e-6)
-    with pytest.raises(ValueError, match=r"^no picture of the validation split could be decoded$"):
+    metrics = evaluate(model, feed, WORLD)
+    assert metrics["pictures"] == int(counted.sum())
+    assert metrics == pytest.approx(
+        evaluate(model, Given(feed.images[counted], feed.targets[counted]), WORLD), rel=1e-6
+    )
+    with pytest.raises(ValueError, match=r"^none of the pictures of the validation split could be read$"):
         evaluate(model, Given(feed.images, torch.full((50,), -1)), WORLD)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision(feed, precision):
-    exact, found = (evaluate(small(num_classes=8), feed, WORLD, each) for each in ("fp32", precision))
-    assert found["loss"] != exact["loss"]
-    assert found["loss"] == pytest.approx(exact["loss"], rel=0.02)
+    exact, rough = (evaluate(small(num_classes=8), feed, WORLD, each) for each in ("fp32", precision))
+    assert rough["loss"] != exact["loss"]
+    assert rough["loss"] == pytest.approx(exact["loss"], rel=0.02)
 
 
 def test_fewer_than_five_classes(rng):
@@ -82,15 +84,15 @@ def test_fewer_than_five_classes(rng):
 
 
 def test_the_shares_of_two_processes_are_the_whole(feed):
-    whole, found = evaluate(small(num_classes=8), feed, WORLD), []
+    whole, shares = evaluate(small(num_classes=8), feed, WORLD), []
     for rank in range(2):
         world = World(rank, 2, torch.device("cpu"))
         world.__dict__["sum"] = lambda sums: sums  # alone, without a group
-        found.append(evaluate(small(num_classes=8), feed, world, batch=4))
-    pictures = [share["pictures"] for share in found]
+        shares.append(evaluate(small(num_classes=8), feed, world, batch=4))
+    pictures = [share["pictures"] for share in shares]
     assert sum(pictures) == whole["pictures"]
     for name in ("top1", "top5", "loss"):
-        assert np.average([share[name] for share in found], weights=pictures) == pytest.approx(whole[name], rel=1e-5)
+        assert np.average([share[name] for share in shares], weights=pictures) == pytest.approx(whole[name], rel=1e-5)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -117,5 +117,5 @@ def test_bits_per_byte_against_a_plain_loop(batch):
 def test_nothing_to_predict():
     feed = Windows()
     feed.pieces = lambda numbers: (TEXT[:LENGTH][None], torch.full((1, LENGTH), -1))
-    with pytest.raises(ValueError, match=r"^the validation split has no byte to predict$"):
+    with pytest.raises(ValueError, match=r"^none of the bytes of the validation split could be read$"):
         NextByte().evaluate(Bytes(), feed, WORLD)

@@ -123,7 +123,7 @@ def terms_of(outcome):
 
 
 def gradients(objective, parts=1, **settings):
-    """The gradients of a step, in as many micro-batches as told, and its outcome."""
+    """The gradients of a step, in as many micro-batches as asked, and its outcome."""
     model = settings.pop("model", None) or small().train()
     targets, dtype = torch.arange(len(IMAGES)) % 5, model.cls_token.dtype
     batches = zip(IMAGES.to(dtype).chunk(parts), targets.chunk(parts), strict=True)
@@ -133,7 +133,7 @@ def gradients(objective, parts=1, **settings):
 
 def test_what_is_minimised_has_the_gradient_of_the_formula():
     """Cross-entropy − weight · objective + the orthogonality terms, by finite differences of what NumPy computes."""
-    found, outcome = gradients(ALL, model=small(dtype=torch.float64).train())
+    gradient_of, outcome = gradients(ALL, model=small(dtype=torch.float64).train())
     model, targets = small(dtype=torch.float64).train(), torch.arange(len(IMAGES)) % 5
     weights = dict(model.named_parameters())
 
@@ -157,15 +157,15 @@ def test_what_is_minimised_has_the_gradient_of_the_formula():
             ends.append(minimised())
             with torch.no_grad():
                 weights[name] -= side * way
-        assert (found[name] * way).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5), name
+        assert (gradient_of[name] * way).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5), name
 
 
 def test_without_weights_a_step_is_what_it_was_to_the_bit():
     model, targets = small().train(), torch.arange(len(IMAGES)) % 5
     cross_entropy(model(IMAGES.float()), targets, label_smoothing=0.1).backward()
-    found, outcome = gradients(Objective(layers=(1,), eps=0.5))
+    gradient_of, outcome = gradients(Objective(layers=(1,), eps=0.5))
     assert terms_of(outcome) == {}
-    assert all(torch.equal(weight.grad, found[name]) for name, weight in model.named_parameters())
+    assert all(torch.equal(weight.grad, gradient_of[name]) for name, weight in model.named_parameters())
 
 
 def test_micro_batches_add_up():
@@ -220,28 +220,28 @@ def without(tmp_path_factory):
 
 
 def test_training_with_the_objective_raises_it(tmp_path, without):
-    found = after(tmp_path, weight=1.0, layers=(1, 2))
-    told = [line["objective"] for line in metrics(tmp_path, "train")]
-    assert np.mean(told[-9:]) > np.mean(told[:9]) + 0.1
-    assert found["objective"] > without["objective"] + 0.1
+    trained = after(tmp_path, weight=1.0, layers=(1, 2))
+    objectives = [line["objective"] for line in metrics(tmp_path, "train")]
+    assert np.mean(objectives[-9:]) > np.mean(objectives[:9]) + 0.1
+    assert trained["objective"] > without["objective"] + 0.1
 
 
 @pytest.mark.parametrize("name", ["orthogonal_U", "orthogonal_D"])
 def test_training_with_orthogonality_lowers_the_gap(tmp_path, without, name):
-    found = after(tmp_path, **{name: 10.0})
-    assert found[name] < 0.8 * without[name]
-    told = metrics(tmp_path, "train")
-    assert told[-1][name] < 0.8 * told[0][name]
-    assert "objective" not in told[0]
+    trained = after(tmp_path, **{name: 10.0})
+    assert trained[name] < 0.8 * without[name]
+    lines = metrics(tmp_path, "train")
+    assert lines[-1][name] < 0.8 * lines[0][name]
+    assert "objective" not in lines[0]
 
 
 def test_a_run_in_micro_batches_goes_the_same_way(tmp_path):
-    told = []
+    runs = []
     for micro_batch in (144, 36):
         recipe = small_recipe(objective=replace(ALL, layers=()), schedule={"epochs": 1, "warmup_epochs": 0}, probe=0)
         train(recipe, small_options(tmp_path / str(micro_batch), micro_batch=micro_batch))
-        told.append(metrics(tmp_path / str(micro_batch), "train"))
-    for whole, parts in zip(*told, strict=True):
+        runs.append(metrics(tmp_path / str(micro_batch), "train"))
+    for whole, parts in zip(*runs, strict=True):
         for name in ("loss", "objective", "orthogonal_U", "orthogonal_D"):
             assert parts[name] == pytest.approx(whole[name], abs=1e-5, rel=1e-5), name
 
@@ -304,12 +304,12 @@ def test_one_sentence_before_anything_is_trained(tmp_path, changes, sentence):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch 2.11's own compiler's
 @pytest.mark.parametrize("objective", [ALL, replace(ALL, weight=0.0)], ids=["objective", "orthogonality alone"])
 def test_compiled_and_graphed_steps_are_those_of_single_kernels(tmp_path, objective):
-    told = []
+    runs = []
     for number, how in enumerate(({}, {"graphs": "on"}, {"compile": "on", "graphs": "on"})):
         folder = tmp_path / str(number)
         options = Options(out=folder, device="cuda", log_steps=1, tensorboard=False, workers=0, **how)
         train(small_recipe(objective=replace(objective, layers=(1,))), options)
         names = ("loss", *objective.weights())
-        told.append([line[name] for line in metrics(folder, "train") for name in names])
-    for again in told[1:]:
-        assert again == pytest.approx(told[0], abs=1e-4, rel=1e-4)
+        runs.append([line[name] for line in metrics(folder, "train") for name in names])
+    for again in runs[1:]:
+        assert again == pytest.approx(runs[0], abs=1e-4, rel=1e-4)

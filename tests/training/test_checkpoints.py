@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from opencrate.training.checkpoints import Checkpoints, random_states, restore_random_states, seed_process
+from opencrate.randomness import random_states, restore_random_states, seed_process
+from opencrate.training.checkpoints import Checkpoints
 
 CPU = torch.device("cpu")
 
@@ -32,9 +33,9 @@ def names(checkpoints):
 
 def newest_of(checkpoints, step):
     """The newest is that of the step, with its content."""
-    found = checkpoints.newest()
-    assert found["step"] == step
-    assert torch.equal(found["model"]["weights"], state(step, len(found["model"]["weights"]))["model"]["weights"])
+    newest = checkpoints.newest()
+    assert newest["step"] == step
+    assert torch.equal(newest["model"]["weights"], state(step, len(newest["model"]["weights"]))["model"]["weights"])
 
 
 def test_the_newest_two_stay(checkpoints):
@@ -125,15 +126,15 @@ def test_no_flipped_bit_is_taken_for_a_weight(checkpoints):
     for step in (1, 2):
         checkpoints.save(state(step, size=100), step)
     file = checkpoints.directory / "step-00000002.pt"
-    whole, found = file.read_bytes(), []
+    whole, steps = file.read_bytes(), []
     for at in range(0, len(whole), 11):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
         read = checkpoints.newest()  # once: some bits decide by chance whether the reader notices
-        found.append(read["step"])
+        steps.append(read["step"])
         assert torch.equal(read["model"]["weights"], state(read["step"], size=100)["model"]["weights"])
         file.with_suffix(".damaged").unlink(missing_ok=True)
-    assert found.count(1) > 100
-    assert set(found) == {1, 2}
+    assert steps.count(1) > 100
+    assert set(steps) == {1, 2}
 
 
 def test_all_damaged(checkpoints, caplog):
@@ -178,18 +179,20 @@ def test_a_full_disk(small_disk):
     checkpoints = Checkpoints(small_disk / "checkpoints")
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(1, size=2_000_000), 1)
-    assert str(caught.value) == ("the checkpoint of step 1 could not be written: the disk is full; there is none yet")
+    assert str(caught.value) == (
+        "the checkpoint of step 1 could not be written: the disk is full; there is no checkpoint yet"
+    )
     for step in (2, 3):
         checkpoints.save(state(step, size=200_000), step)
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(4, size=900_000), 4)
     assert str(caught.value) == (
-        "the checkpoint of step 4 could not be written: the disk is full; the one of step 3 is intact"
+        "the checkpoint of step 4 could not be written: the disk is full; the last good checkpoint, of step 3, is kept"
     )
     assert names(checkpoints) == ["step-00000002.pt", "step-00000003.pt"]
     newest_of(checkpoints, 3)
     (small_disk / "other").write_bytes(bytes(4 * 2**20 - 3 * 2**19 - 2**17))  # somebody else's, up to the brim
-    with pytest.raises(OSError, match="the disk is full; the one of step 3 is intact"):
+    with pytest.raises(OSError, match="the disk is full; the last good checkpoint, of step 3, is kept"):
         checkpoints.save(state(5, size=200_000), 5)
     (small_disk / "other").unlink()
     checkpoints.save(state(5, size=200_000), 5)
@@ -201,7 +204,7 @@ def test_another_reason_is_told(checkpoints, monkeypatch):
     with pytest.raises(OSError) as caught:  # noqa: PT011, compared below
         checkpoints.save(state(1), 1)
     assert str(caught.value) == (
-        "the checkpoint of step 1 could not be written: [Errno 5] Input/output error; there is none yet"
+        "the checkpoint of step 1 could not be written: [Errno 5] Input/output error; there is no checkpoint yet"
     )
     assert names(checkpoints) == []
 
@@ -222,10 +225,10 @@ def test_random_states_come_back(checkpoints):
 
 
 def test_processes_draw_different_numbers():
-    found = []
+    drawn = []
     for key in ((0, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 0)):
         seed_process(*key)
-        found.append(draws())
+        drawn.append(draws())
         seed_process(*key)
-        assert draws() == found[-1]
-    assert all(found[i][j] != found[k][j] for i in range(4) for k in range(i) for j in range(5))
+        assert draws() == drawn[-1]
+    assert all(drawn[i][j] != drawn[k][j] for i in range(4) for k in range(i) for j in range(5))

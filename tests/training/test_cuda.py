@@ -62,7 +62,7 @@ def test_a_graphed_run_goes_on(tmp_path, eager, monkeypatch):
     with interrupted_at(13, monkeypatch):
         train(small_recipe(), options(tmp_path, graphs="on"))
     train(small_recipe(), options(tmp_path, graphs="on"))
-    assert [found["step"] for found in metrics(tmp_path, "train")] == list(range(1, 28))
+    assert [line["step"] for line in metrics(tmp_path, "train")] == list(range(1, 28))
     assert losses(tmp_path) == pytest.approx(eager, abs=1e-4, rel=0)
 
 

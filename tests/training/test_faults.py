@@ -50,8 +50,8 @@ def steps_saved(folder):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_a_checkpoint_and_the_same_command_goes_on(tmp_path, untouched, number, code):
-    found, printed = interrupted(tmp_path, 20, number)
-    assert found == code
+    exit_code, printed = interrupted(tmp_path, 20, number)
+    assert exit_code == code
     step = steps_saved(tmp_path)[-1]
     assert (
         f"opencrate: stopped at step {step}; a checkpoint is saved, and the same command goes on from there" in printed
@@ -113,10 +113,10 @@ def test_a_network_that_loses_what_it_had_learned_is_told_of(tmp_path, monkeypat
     monkeypatch.setattr(monitors, "LEARNED", 0.1)  # by then
     recipe = small_recipe(probe=0, schedule={"epochs": 12}, optim={"lr": 3e-3})
     lives(killed, recipe, small_options(tmp_path, evaluate_epochs=12), monkeypatch)
-    (found,) = metrics(tmp_path, "relapse")
-    assert found["epoch"] == 11
-    assert found["lowest"] < math.log(10) - 0.1
-    assert found["loss"] > math.log(10) - 0.01
+    (line,) = metrics(tmp_path, "relapse")
+    assert line["epoch"] == 11
+    assert line["lowest"] < math.log(10) - 0.1
+    assert line["loss"] > math.log(10) - 0.01
     warning = r"epoch 11: loss 2\.\d\d is back at chance level \(best so far \d\.\d\d\); try a lower --optim\.lr"
     assert re.search(warning, caplog.text)
 
@@ -143,10 +143,10 @@ def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplo
     lives(
         killed, small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4), monkeypatch
     )
-    assert [(found["epoch"], found["layers"]) for found in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
+    assert [(line["epoch"], line["layers"]) for line in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
     assert "epoch 2: R^c (definition unit) has halved since the epoch before, at 1 of 2 layers: tokens " in caplog.text
     assert caplog.text.count("has halved since") == 2
-    assert {row["Rc"] for found in metrics(tmp_path, "layers") for row in found["rows"]} == {5.0}
+    assert {row["Rc"] for line in metrics(tmp_path, "layers") for row in line["rows"]} == {5.0}
 
 
 def _row(layer, rate):
@@ -163,7 +163,7 @@ def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypat
     monkeypatch.setattr(Resident, "normalise", poisoned)
     result = train(small_recipe(probe=0), small_options(tmp_path, evaluate_epochs=3))
     assert result["skipped_steps"] == 3
-    assert [found["step"] for found in metrics(tmp_path, "skipped")] == [5, 6, 14]
+    assert [line["step"] for line in metrics(tmp_path, "skipped")] == [5, 6, 14]
     assert "step 6 was skipped: its loss is not finite (2 in a row)" in caplog.text
     assert all(torch.isfinite(w).all() for w in Checkpoints(tmp_path / "checkpoints").newest()["model"].values())
     assert sum(loss is not None for loss in losses(tmp_path)) == 27 - 3
@@ -173,14 +173,14 @@ def test_a_run_whose_loss_stays_infinite_stops_with_the_last_good_checkpoint(tmp
     arguments = [*SMALL, "--schedule.epochs", "4", "--out", tmp_path / "run", "--optim.lr", "1e30", "--save-steps", "1"]
     code, printed = command(arguments, tmp_path)
     assert code == 2
-    found = re.search(
+    match = re.search(
         r"opencrate: the loss was not finite in 5 steps in a row, the last of them step (\d+):"
         r" the last good checkpoint, of step (\d+), is kept",
         printed,
     )
-    assert found, printed
-    assert int(found[2]) == int(found[1]) - 6  # the one after it gave the first infinite loss
-    assert steps_saved(tmp_path)[-1] == int(found[2])
+    assert match, printed
+    assert int(match[2]) == int(match[1]) - 6  # the one after it gave the first infinite loss
+    assert steps_saved(tmp_path)[-1] == int(match[2])
     weights = Checkpoints(tmp_path / "run" / "checkpoints").newest()["model"]
     assert max(weight.abs().max() for weight in weights.values()) < 1e3
 

@@ -42,7 +42,7 @@ def require_equal_runs(one, other):
         assert equal(states[0][key], states[1][key]), key
     assert losses(one) == losses(other)
     for kind in ("validation", "layers"):
-        assert [found["step"] for found in metrics(one, kind)] == [found["step"] for found in metrics(other, kind)]
+        assert [line["step"] for line in metrics(one, kind)] == [line["step"] for line in metrics(other, kind)]
 
 
 @pytest.mark.timeout(600)

@@ -17,12 +17,12 @@ TWENTY = {"epochs": 4, "warmup_epochs": 1}  # 36 steps, of which the first twent
 def test_a_sharded_network_is_evaluated_on_uneven_shares(tmp_path):
     """359 pictures on 2 processes in batches of 18: one has a round more than the other."""
     recipe = small_recipe(schedule={"epochs": 1, "warmup_epochs": 0})
-    found = []
+    validations = []
     for parallel in ("ddp", "fsdp"):
         run_processes(recipe, small_options(tmp_path / parallel, parallel=parallel, micro_batch=179), 2)
-        found.append(metrics(tmp_path / parallel, "validation")[0])
-    assert found[0]["pictures"] == found[1]["pictures"] == 359
-    assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-5)
+        validations.append(metrics(tmp_path / parallel, "validation")[0])
+    assert validations[0]["pictures"] == validations[1]["pictures"] == 359
+    assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +30,10 @@ def alone(tmp_path_factory):
     """The losses of one process with whole batches."""
     folder = tmp_path_factory.mktemp("alone")
     run_processes(small_recipe(schedule=TWENTY), small_options(folder), 1)
-    found = losses(folder)[:20]
-    assert len(found) == 20
-    assert found[-1] < found[0] - 0.01, "nothing was learnt, so nothing is compared"
-    return found
+    first = losses(folder)[:20]
+    assert len(first) == 20
+    assert first[-1] < first[0] - 0.01, "nothing was learnt, so nothing is compared"
+    return first
 
 
 @pytest.mark.timeout(300)
@@ -51,14 +51,14 @@ def test_losses_do_not_depend_on_how_it_is_run(tmp_path, alone, world, micro_bat
 def test_what_an_objective_adds_to_the_loss_does_not_either(tmp_path):
     objective = Objective(0.3, (1,), orthogonal_U=0.1, orthogonal_D=0.1)
     recipe = small_recipe(schedule={"epochs": 2, "warmup_epochs": 1}, objective=objective, probe=0)
-    told = []
+    reports = []
     for world, micro_batch in ((1, 144), (2, 36)):
         folder = tmp_path / str(world)
         run_processes(recipe, small_options(folder, micro_batch=micro_batch), world)
-        told.append([line[name] for line in metrics(folder, "train") for name in ("loss", *objective.weights())])
-    assert len(told[0]) == 18 * 4
-    assert told[1] == pytest.approx(told[0], abs=1e-5, rel=0)
-    assert told[0][-3] > told[0][1] + 0.01, "the objective did not rise, so nothing is compared"
+        reports.append([line[name] for line in metrics(folder, "train") for name in ("loss", *objective.weights())])
+    assert len(reports[0]) == 18 * 4
+    assert reports[1] == pytest.approx(reports[0], abs=1e-5, rel=0)
+    assert reports[0][-3] > reports[0][1] + 0.01, "the objective did not rise, so nothing is compared"
 
 
 def test_an_objective_needs_whole_layers_on_every_process(tmp_path, monkeypatch):

@@ -5,17 +5,16 @@ result does not depend on the process or worker. In training, a picture that doe
 one that does; in evaluation it is not counted.
 """
 
-import random
 import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from ...randomness import seeded
 from ..augment.transforms import Transform, evaluation_transform, training_transform
 from ..datasets.decoding import DecodeFailures, with_channels
 from ..datasets.pictures import Pictures
@@ -104,24 +103,6 @@ class _Decoding(TorchDataset[Decoded]):
             with seeded(self.seed, max(epoch, 0), number):
                 return self.transform(image), self.pictures.target(i), failures
         return torch.zeros(self.in_chans, self.size, self.size, dtype=torch.uint8), -1, failures
-
-
-class seeded:
-    """A context in which the global random generators are seeded with the key; afterwards they are as before."""
-
-    def __init__(self, *key: int) -> None:
-        self.words = np.random.SeedSequence(key).generate_state(3).tolist()
-
-    def __enter__(self) -> None:
-        self.before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
-        random.seed(self.words[0])
-        np.random.seed(self.words[1])
-        torch.default_generator.manual_seed(self.words[2])  # not the devices', which torch.manual_seed sets too
-
-    def __exit__(self, *exception: object) -> None:
-        random.setstate(self.before[0])
-        np.random.set_state(self.before[1])
-        torch.set_rng_state(self.before[2])
 
 
 def _started(loader: Iterable[Any]) -> Iterator[Any]:
