@@ -14,13 +14,6 @@ def require_nonnegative(name: str, value: int | float) -> None:
         raise ValueError(f"{name} must not be negative, got {value}")
 
 
-def require_at_least(least: int, **counts: int) -> None:
-    """Check that every named count is an integer of at least `least`."""
-    for name, count in counts.items():
-        if not isinstance(count, int) or count < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {count!r}")
-
-
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)

@@ -1,19 +1,18 @@
 """The options of `eval`, `audit`, `analyze` and `explore`: values only, so that a help text does not wait for torch."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from .bounds import AtLeastOne, NotNegative, OneOf, Positive, Settings
 from .data.settings import Dataset
-from .definitions import DEFINITIONS, Definition, definition_named
-from .errors import require_positive, suggestion
+from .definitions import DEFINITIONS, Definition
 
 SECTIONS = ("layers", "audit", "epochs", "subspaces", "tokens", "attention", "patches", "ablation")
 
 
 @dataclass(frozen=True)
-class Measuring:
+class Measuring(Settings):
     """What to measure, and how.
 
     Args:
@@ -30,34 +29,27 @@ class Measuring:
     """
 
     data: Dataset
-    knn: int = 0
+    knn: NotNegative[int] = 0
     linear: bool = False
     real: bool = False
-    layers: str | None = "paper"
-    samples: int = 500
+    layers: Annotated[str | None, OneOf("definition", DEFINITIONS)] = "paper"
+    samples: AtLeastOne[int] = 500
     precision: Literal["bf16", "fp16", "fp32"] = "fp32"
     device: str = "auto"
-    batch: int = 256
-    workers: int = 4
-
-    def __post_init__(self) -> None:
-        for name, least in (("knn", 0), ("samples", 1), ("batch", 1), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+    batch: AtLeastOne[int] = 256
+    workers: NotNegative[int] = 4
 
 
 @dataclass(frozen=True)
-class Auditing:
-    """The pictures on which every layer is compared with its design.
+class Studying(Settings):
+    """The pictures on which a network is studied.
 
     Args:
-        images: a folder of pictures; by default the pictures of the checkpoint's run.
+        images: a folder of pictures; by default the validation pictures of the checkpoint's run.
         recipe: a recipe whose pictures are used.
         data: a dataset by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
         root: where that dataset, or the recipe's, is.
         samples: number of pictures to measure, spread over the whole dataset.
-        eps: precision ε of all rates.
-        device: auto, cpu, cuda or cuda:N.
         batch: pictures in a batch.
     """
 
@@ -65,18 +57,21 @@ class Auditing:
     recipe: str | None = None
     data: str | None = None
     root: str | None = None
-    samples: int = 64
-    eps: float = 0.1
-    device: str = "auto"
-    batch: int = 16
+    samples: AtLeastOne[int] = 64
+    batch: AtLeastOne[int] = 16
 
-    def __post_init__(self) -> None:
-        for name in ("samples", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        require_positive("eps", self.eps)
-        if not math.isfinite(self.eps):
-            raise ValueError(f"eps must be finite, got {self.eps}")
+
+@dataclass(frozen=True)
+class Auditing(Studying):
+    """The pictures on which every layer is compared with its design.
+
+    Args:
+        eps: precision ε of all rates.
+        device: auto, cpu, cuda or cuda:N.
+    """
+
+    eps: Positive[float] = 0.1
+    device: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -95,10 +90,10 @@ class Analysis(Auditing):
     """
 
     pictures: tuple[int, ...] = ()
-    definitions: tuple[str, ...] = tuple(DEFINITIONS)
+    definitions: Annotated[tuple[str, ...], OneOf("definition", DEFINITIONS)] = tuple(DEFINITIONS)
     token: int = 0
     against: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
+    only: Annotated[tuple[str, ...], OneOf("section", SECTIONS)] = ()
     seed: int = 0
     out: Path | None = None
 
@@ -106,15 +101,10 @@ class Analysis(Auditing):
         super().__post_init__()
         if not self.definitions:
             raise ValueError(f"definitions must name at least one of {', '.join(DEFINITIONS)}")
-        for name in self.definitions:
-            definition_named(name)
-        for name in self.only:
-            if name not in SECTIONS:
-                raise ValueError(f"unknown part {name!r}{suggestion(name, SECTIONS)}")
 
     def readings(self) -> list[Definition]:
         """The definitions, renamed where this ε is not their own."""
-        chosen = [definition_named(name) for name in self.definitions]
+        chosen = [DEFINITIONS[name] for name in self.definitions]
         return [
             given if given.eps == self.eps else replace(given, name=f"{given.name}, ε = {self.eps:g}", eps=self.eps)
             for given in chosen
@@ -122,37 +112,22 @@ class Analysis(Auditing):
 
 
 @dataclass(frozen=True)
-class Exploring:
+class Exploring(Studying):
     """How the explorer runs.
 
     Args:
-        images: folder of pictures for samples and the reference set (default: the run's validation pictures).
-        recipe: recipe whose pictures are used.
-        data: dataset whose pictures are used, by timm's name for it.
-        root: folder of that dataset.
         against: another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
-        samples: number of reference pictures.
-        batch: number of reference pictures that are measured together.
         host: address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
         port: the first port to try.
         browser: open the page in a browser.
     """
 
-    images: str | None = None
-    recipe: str | None = None
-    data: str | None = None
-    root: str | None = None
+    samples: AtLeastOne[int] = 32
+    batch: AtLeastOne[int] = 8
     against: str | None = None
-    samples: int = 32
-    batch: int = 8
     host: str = "127.0.0.1"
     port: int = 7860
     browser: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def in_python(self) -> str:
         """The settings that choose networks and pictures, as Python source."""

@@ -4,20 +4,19 @@ How it is computed (folder, processes, micro-batches, compilation, kernels) is n
 field is: `data.root`, for a recipe file that names its folder must keep working. `--root` overrides it on a machine.
 """
 
-import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ..data.settings import Augmentation, Dataset, Settings
+from ..bounds import AtLeastOne, Bound, NotNegative, OneOf, Positive, ProperFraction, Settings
+from ..data.settings import Augmentation, Dataset
 from ..definitions import DEFINITIONS
-from ..errors import suggestion
 from ..imports import require_module_names
 
 OperatorOptions = dict[str, int | float | bool | str]
 
 
 @dataclass(frozen=True)
-class Expected(Settings):
+class Expected(Settings, section="expected"):
     """What to expect of a run. Nothing here changes what is computed.
 
     Args:
@@ -34,7 +33,7 @@ class Expected(Settings):
 
 
 @dataclass(frozen=True)
-class Model(Settings):
+class Model(Settings, section="model"):
     """The network: one of timm's names, and what differs from it.
 
     Args:
@@ -70,6 +69,7 @@ class Model(Settings):
     imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_module_names(self.imports)
 
     def arguments(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Model(Settings):
 
 
 @dataclass(frozen=True)
-class Optim(Settings):
+class Optim(Settings, section="optim"):
     """The optimiser, by timm's name for it.
 
     Args:
@@ -95,30 +95,18 @@ class Optim(Settings):
     """
 
     name: str = "lion"
-    lr: float = 2.4e-4
-    weight_decay: float = 0.5
+    lr: Positive[float] = 2.4e-4
+    weight_decay: NotNegative[float] = 0.5
     betas: tuple[float, float] | None = None
     decay: Literal["all", "matrices"] = "all"
-    batch: int = 2048
-    clip: float = 0.0
-    ema: float = 0.0
-    bad_steps: int = 5
-
-    def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise ValueError(f"optim.lr must be positive, got {self.lr}")
-        for name in ("weight_decay", "clip"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"optim.{name} must not be negative, got {getattr(self, name)}")
-        for name in ("batch", "bad_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"optim.{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"optim.ema must be in [0, 1), got {self.ema}")
+    batch: AtLeastOne[int] = 2048
+    clip: NotNegative[float] = 0.0
+    ema: ProperFraction[float] = 0.0
+    bad_steps: AtLeastOne[int] = 5
 
 
 @dataclass(frozen=True)
-class Schedule(Settings):
+class Schedule(Settings, section="schedule"):
     """A linear warm-up, then half a cosine.
 
     Args:
@@ -128,26 +116,22 @@ class Schedule(Settings):
         min_lr: learning rate at which the cosine ends.
     """
 
-    epochs: int = 150
+    epochs: AtLeastOne[int] = 150
     warmup_epochs: int = 5
-    warmup_lr: float = 0.0
-    min_lr: float = 0.0
+    warmup_lr: NotNegative[float] = 0.0
+    min_lr: NotNegative[float] = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ValueError(f"schedule.epochs must be at least 1, got {self.epochs}")
+        super().__post_init__()
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
                 f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}:"
                 " set both, or no warm-up (0)"
             )
-        for name in ("warmup_lr", "min_lr"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"schedule.{name} must not be negative, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
-class Objective(Settings):
+class Objective(Settings, section="objective"):
     """What is added to the cross-entropy: CRATE's own objective at some layers, orthogonality of its weights.
 
     By default nothing is added. Every term is a mean over tokens, samples, layers and heads, so that a weight means
@@ -164,21 +148,15 @@ class Objective(Settings):
         orthogonal_D: weight of ‖DᵀD − I‖²/d, the mean over layers; 0 for none.
     """
 
-    weight: float = 0.0
-    layers: tuple[int, ...] = ()
-    eps: float = 0.1
-    lam: float = 0.1
-    orthogonal_U: float = 0.0
-    orthogonal_D: float = 0.0
+    weight: NotNegative[float] = 0.0
+    layers: Annotated[tuple[int, ...], Bound(lambda layer: layer >= 1, "counts layers from 1")] = ()
+    eps: Positive[float] = 0.1
+    lam: NotNegative[float] = 0.1
+    orthogonal_U: NotNegative[float] = 0.0
+    orthogonal_D: NotNegative[float] = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("weight", "lam", "orthogonal_U", "orthogonal_D"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"objective.{name} must not be negative, got {getattr(self, name)}")
-        if not self.eps > 0:
-            raise ValueError(f"objective.eps must be positive, got {self.eps}")
-        if self.layers and min(self.layers) < 1:
-            raise ValueError(f"objective.layers counts layers from 1, got {min(self.layers)}")
+        super().__post_init__()
         if len(set(self.layers)) < len(self.layers):
             raise ValueError(f"objective.layers names a layer twice: {', '.join(map(str, self.layers))}")
 
@@ -215,33 +193,14 @@ class Recipe(Settings):
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
     objective: Objective = field(default_factory=Objective)
-    label_smoothing: float = 0.1
+    label_smoothing: ProperFraction[float] = 0.1
     precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    definition: str = "paper"
-    probe: int = 32
-    seed: int = 0
+    definition: Annotated[str, OneOf("definition", DEFINITIONS)] = "paper"
+    probe: NotNegative[int] = 32
+    seed: Annotated[int, Bound(lambda seed: 0 <= seed < 2**32, "must be between 0 and 2³² − 1")] = 0
     expected: Expected = field(default_factory=Expected)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
-        if self.definition not in DEFINITIONS:
-            raise ValueError(f"unknown definition {self.definition!r}{suggestion(self.definition, DEFINITIONS)}")
-        if self.probe < 0:
-            raise ValueError(f"probe must not be negative, got {self.probe}")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed must be between 0 and 2³² − 1, got {self.seed}")
+        super().__post_init__()
         if not self.model.name and not self.model.start:
             raise ValueError("a recipe needs model.name, or model.start for the network in a checkpoint")
-        _require_finite(asdict(self))
-
-
-def _require_finite(value: Any, path: str = "") -> None:
-    if isinstance(value, dict):
-        for key, part in value.items():
-            _require_finite(part, f"{path}.{key}" if path else key)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            _require_finite(part, path)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{path} must be finite, got {value}")

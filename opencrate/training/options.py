@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
+
+from ..bounds import AtLeastOne, NotNegative, Settings
 
 Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """How to run the recipe. This does not change what is computed, except rounding and the draws of dropout.
 
     Args:
@@ -40,33 +42,25 @@ class Options:
     resume: bool = False
     root: str | None = None
     device: str = "auto"
-    processes: int = 1
+    processes: AtLeastOne[int] = 1
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    micro_batch: int = 512
+    micro_batch: AtLeastOne[int] = 512
     compile: Switch = "auto"
     graphs: Switch = "auto"
     attention: str = "auto"
-    workers: int | None = None
-    save_minutes: float = 10.0
-    save_steps: int = 0
-    save_epochs: int = 1
-    keep_epochs: int = 0
-    evaluate_epochs: int = 1
-    log_steps: int = 50
+    workers: NotNegative[int | None] = None
+    save_minutes: NotNegative[float] = 10.0
+    save_steps: NotNegative[int] = 0
+    save_epochs: AtLeastOne[int] = 1
+    keep_epochs: NotNegative[int] = 0
+    evaluate_epochs: AtLeastOne[int] = 1
+    log_steps: AtLeastOne[int] = 50
     tensorboard: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.out is not None:
             object.__setattr__(self, "out", Path(self.out))  # a string will do
-        for name in ("compile", "graphs"):
-            if getattr(self, name) not in get_args(Switch):
-                raise ValueError(f"{name} must be auto, on or off, got {getattr(self, name)!r}")
-        for name in ("processes", "micro_batch", "save_epochs", "evaluate_epochs", "log_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("save_minutes", "save_steps", "keep_epochs", "workers"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def compiles(self, device: str, precision: str) -> bool:
         """Whether the network is compiled on a type of device; in fp32 compiling takes longer than it saves."""
