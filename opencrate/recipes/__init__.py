@@ -3,4 +3,4 @@
 from . import scratch, imagenet, finetuning  # noqa: I001, they fill the tables in this order
 from .files import RENAMED_FIELDS, differences, options_in, read_recipe, recipe_text
 from .recipe import Expected, Model, Objective, Optim, Recipe, Schedule
-from .table import FINETUNING, RECIPES, named, register, register_finetuning
+from .table import FINETUNING, RECIPES, named, register

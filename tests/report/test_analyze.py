@@ -260,7 +260,7 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path, monkeypatch):
         (["MODEL", "--images", "PICTURES", "--out", "PICTURES"], "contains files that are not an analysis"),
         (["MODEL", "--images", "PICTURES", "--out", "FILE"], "is a file; choose a folder"),
         (["MODEL", "--images", "PICTURES", "--out", "FILE/below"], "cannot be written"),
-        (["MODEL", "--images", "PICTURES", "--only", "layer"], "unknown part 'layer'; did you mean 'layers'?"),
+        (["MODEL", "--images", "PICTURES", "--only", "layer"], "unknown section 'layer'; did you mean 'layers'?"),
         (["MODEL", "--images", "PICTURES", "--definitions", "offical"], "unknown definition 'offical'"),
         (["MODEL", "--images", "PICTURES", "--samples", "0"], "samples must be at least 1, got 0"),
         (["MODEL", "--images", "PICTURES", "--recipe", "digits"], "both name pictures; pass one of them"),
