@@ -77,17 +77,14 @@ def _first_word(arguments: list[str]) -> tuple[str, list[str]]:
 def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, arguments: list[str]) -> None:
     """Run the recipe of a name or in a file, with these options; without a name, print the recipes."""
     from . import training
-    from .recipes import Recipe, named, options_in, read_recipe
+    from .recipes import Recipe, find_recipe
 
     if not name:
         print(f"usage: opencrate {usage} [OPTIONS]\n\nrecipes:")
         _print_table({known: _first_line(maker) for known, maker in table.items()})
         print(f"\nopencrate {usage} --help lists every option of a recipe and of a run. RECIPE may also be a file.")
         sys.exit(0 if _asks_for_help(arguments) else 2)
-    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
-        recipe, options = read_recipe(name), Options(**options_in(name))  # a file of 0.1 holds options, too
-    else:
-        recipe, options = named(name, table), Options()
+    recipe, options = find_recipe(name, table)
 
     @dataclass(frozen=True)
     class Job:
@@ -95,7 +92,7 @@ def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, argu
         options: Spread[Options]
 
     prog = f"opencrate {usage.replace('RECIPE', name)}"
-    job = tyro.cli(Job, args=arguments, default=Job(recipe, options), prog=prog)
+    job = tyro.cli(Job, args=arguments, default=Job(recipe, Options(**options)), prog=prog)
     if job.options.processes > 1 and not training.under_torchrun():
         training.launch([usage.split()[0], name, *arguments], job.options.processes)
     result = training.train(job.recipe, job.options)
@@ -198,7 +195,7 @@ def _or_ours(source: str, settings: StudyingT) -> tuple[str, StudyingT]:
     if source:
         return source, settings
     _print_note("no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10")
-    if not (settings.images or settings.recipe or settings.data):
+    if not settings.named_pictures():
         settings = replace(settings, images=str(shipped.PHOTOS))
     return str(shipped.NETWORK), settings
 

@@ -13,88 +13,65 @@ SECTIONS = ("layers", "audit", "epochs", "subspaces", "tokens", "attention", "pa
 
 @dataclass(frozen=True)
 class Measuring(Settings):
-    """What to measure, and how.
+    """What to measure, and how."""
 
-    Args:
-        data: the pictures: by default those of the checkpoint's run, or of --recipe.
-        knn: also measure the accuracy of this many nearest training features; 0 for none.
-        linear: also measure the accuracy of a linear probe on frozen features.
-        real: also measure on ImageNet's reassessed labels.
-        layers: also show R^c and the non-zero fraction of every layer, by this definition of R^c; None for none.
-        samples: pictures for the layer table.
-        precision: type of the products.
-        device: auto, cpu, cuda or cuda:N.
-        batch: pictures in a batch.
-        workers: processes that decode pictures.
-    """
-
-    data: Dataset
-    knn: NotNegative[int] = 0
-    linear: bool = False
-    real: bool = False
+    data: Dataset  # the pictures: by default those of the checkpoint's run, or of --recipe.
+    knn: NotNegative[int] = 0  # also measure the accuracy of this many nearest training features; 0 for none.
+    linear: bool = False  # also measure the accuracy of a linear probe on frozen features.
+    real: bool = False  # also measure on ImageNet's reassessed labels.
+    # also show R^c and the non-zero fraction of every layer, by this definition of R^c; None for none.
     layers: Annotated[str | None, OneOf("definition", DEFINITIONS)] = "paper"
-    samples: AtLeastOne[int] = 500
-    precision: Literal["bf16", "fp16", "fp32"] = "fp32"
-    device: str = "auto"
-    batch: AtLeastOne[int] = 256
-    workers: NotNegative[int] = 4
+    samples: AtLeastOne[int] = 500  # pictures for the layer table.
+    precision: Literal["bf16", "fp16", "fp32"] = "fp32"  # type of the products.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+    batch: AtLeastOne[int] = 256  # pictures in a batch.
+    workers: NotNegative[int] = 4  # processes that decode pictures.
 
 
 @dataclass(frozen=True)
 class Studying(Settings):
-    """The pictures on which a network is studied.
+    """The pictures on which a network is studied."""
 
-    Args:
-        images: a folder of pictures; by default the validation pictures of the checkpoint's run.
-        recipe: a recipe whose pictures are used.
-        data: a dataset by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
-        root: where that dataset, or the recipe's, is.
-        samples: number of pictures to measure, spread over the whole dataset.
-        batch: pictures in a batch.
-    """
+    images: str | None = None  # a folder of pictures; by default the validation pictures of the checkpoint's run.
+    recipe: str | None = None  # a recipe whose pictures are used.
+    data: str | None = None  # a dataset by name, as --data.name of a recipe: torch/cifar10, folder, wds, …
+    root: str | None = None  # where that dataset, or the recipe's, is.
+    samples: AtLeastOne[int] = 64  # number of pictures to measure, spread over the whole dataset.
+    batch: AtLeastOne[int] = 16  # pictures in a batch.
 
-    images: str | None = None
-    recipe: str | None = None
-    data: str | None = None
-    root: str | None = None
-    samples: AtLeastOne[int] = 64
-    batch: AtLeastOne[int] = 16
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(named := self.named_pictures()) > 1:
+            raise ValueError(f"{' and '.join(named)} both name pictures; pass one of them")
+        if self.images is not None and self.root is not None:
+            raise ValueError("--root is the folder of a dataset and does not go with --images; pass one of them")
+
+    def named_pictures(self) -> list[str]:
+        """The options that name pictures: none for those of the checkpoint's run."""
+        return [f"--{name}" for name in ("images", "recipe", "data") if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
 class Auditing(Studying):
-    """The pictures on which every layer is compared with its design.
+    """The pictures on which every layer is compared with its design."""
 
-    Args:
-        eps: precision ε of all rates.
-        device: auto, cpu, cuda or cuda:N.
-    """
-
-    eps: Positive[float] = 0.1
-    device: str = "auto"
+    eps: Positive[float] = 0.1  # precision ε of all rates.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
 
 
 @dataclass(frozen=True)
 class Analysis(Auditing):
-    """What to show, and on which pictures.
+    """What to show, and on which pictures."""
 
-    Args:
-        pictures: numbers of the pictures to draw, from 0; by default some spread over the dataset.
-        definitions: definitions of R^c: paper, official, unit.
-        token: the token whose attention is drawn; 0 is the class token, 1 the first patch.
-        against: other runs, checkpoints or network names whose curves are drawn beside this one's.
-        only: sections of the report: layers, audit, epochs, subspaces, tokens, attention, patches, ablation. All by
-            default.
-        seed: seed of the random parts of matrices.
-        out: the folder for tables, figures and report.html: by default RUN/analysis, or out/analysis without a run.
-    """
-
-    pictures: tuple[int, ...] = ()
+    pictures: tuple[int, ...] = ()  # numbers of the pictures to draw, from 0; by default some spread over the dataset.
+    # definitions of R^c: paper, official, unit.
     definitions: Annotated[tuple[str, ...], OneOf("definition", DEFINITIONS)] = tuple(DEFINITIONS)
-    token: int = 0
-    against: tuple[str, ...] = ()
+    token: int = 0  # the token whose attention is drawn; 0 is the class token, 1 the first patch.
+    against: tuple[str, ...] = ()  # other runs, checkpoints or network names whose curves are drawn beside this one's.
+    # sections of the report: layers, audit, epochs, subspaces, tokens, attention, patches, ablation. All by default.
     only: Annotated[tuple[str, ...], OneOf("section", SECTIONS)] = ()
-    seed: int = 0
+    seed: int = 0  # seed of the random parts of matrices.
+    # the folder for tables, figures and report.html: by default RUN/analysis, or out/analysis without a run.
     out: Path | None = None
 
     def __post_init__(self) -> None:
@@ -113,21 +90,16 @@ class Analysis(Auditing):
 
 @dataclass(frozen=True)
 class Exploring(Studying):
-    """How the explorer runs.
+    """How the explorer runs."""
 
-    Args:
-        against: another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
-        host: address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
-        port: the first port to try.
-        browser: open the page in a browser.
-    """
-
-    samples: AtLeastOne[int] = 32
-    batch: AtLeastOne[int] = 8
+    samples: AtLeastOne[int] = 32  # number of pictures to measure, spread over the whole dataset.
+    batch: AtLeastOne[int] = 8  # pictures in a batch.
+    # another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
     against: str | None = None
+    # address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
     host: str = "127.0.0.1"
-    port: int = 7860
-    browser: bool = True
+    port: int = 7860  # the first port to try.
+    browser: bool = True  # open the page in a browser.
 
     def in_python(self) -> str:
         """The settings that choose networks and pictures, as Python source."""

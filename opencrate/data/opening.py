@@ -1,5 +1,6 @@
 """From settings to feeds: opens the splits that a recipe names, and packs a folder of pictures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -55,6 +56,13 @@ def open_feeds(
             f" give --data.num-classes {len(training.classes)}"
         )
     return training, validation
+
+
+def open_still(data: Dataset, training: bool, device: torch.device | str = "cpu", workers: int = 0) -> Feed:
+    """A split as evaluation sees it: the centre of every picture."""
+    data = replace(data, validation=data.train) if training else data
+    still = Augmentation(crop="none", flip=0.0)
+    return open_feed(data, still, training, device=device, workers=workers, augmented=False)
 
 
 def pack_splits(source: Path, out: Path, side: int = 256, max_decode_failures: float = 0.01) -> dict[str, Index]:

@@ -1,13 +1,11 @@
 """Evaluating a checkpoint: accuracy, nearest neighbours, a linear probe, the layer table."""
 
-from dataclasses import replace
 from typing import Any
 
-from ..checkpoints import load_any
-from ..data import Augmentation, open_feed
-from ..distributed import World, joined
+from ..data import open_still
+from ..distributed import joined
 from ..measures import layerwise
-from ..run_recipe import import_modules_of
+from ..run_recipe import load_network
 from ..settings import Measuring
 from ..stack import is_stack
 from ..tasks import Classification
@@ -16,15 +14,14 @@ from .features import features, knn, linear_probe, real
 
 def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
     """Everything that was asked for, as plain values."""
-    import_modules_of(checkpoint)
     with joined(wanted.device) as world:
-        model: Any = load_any(checkpoint).float().eval().to(world.device)
+        model = load_network(checkpoint).to(world.device)
         classes = wanted.data.num_classes
         if model.num_classes != classes:
             raise ValueError(
                 f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
             )
-        validation = _feed(wanted, world, training=False)
+        validation = open_still(wanted.data, False, world.device, wanted.workers)
         measured: dict[str, Any] = Classification(classes).evaluate(
             model, validation, world, wanted.precision, wanted.batch
         )
@@ -33,7 +30,7 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
         if wanted.knn or wanted.linear:
             training_features, validation_features = (
                 features(model, feed, world, wanted.precision, wanted.batch)
-                for feed in (_feed(wanted, world, training=True), validation)
+                for feed in (open_still(wanted.data, True, world.device, wanted.workers), validation)
             )
             if wanted.knn:
                 measured[f"knn_{wanted.knn}"] = knn(training_features, validation_features, wanted.knn)
@@ -43,12 +40,3 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
             sample = validation.sample(wanted.samples, wanted.batch)
             measured["layers"] = layerwise(model, sample, wanted.layers)
     return measured
-
-
-def _feed(wanted: Measuring, world: World, training: bool) -> Any:
-    """A split as evaluation sees it: the centre of every picture."""
-    data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
-    no_augmentation = Augmentation(crop="none", flip=0.0)
-    return open_feed(
-        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, augmented=False
-    )

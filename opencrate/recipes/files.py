@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import suggestion
 from .recipe import Recipe
+from .table import Maker, named
 
 # Fields of 0.1 by their paths, and their paths now. What begins with "options." is an option of a run, not of a recipe.
 RENAMED_FIELDS: dict[str, str] = {
@@ -24,6 +25,13 @@ RENAMED_FIELDS: dict[str, str] = {
 }
 _SWITCHES = {True: "on", False: "off", None: "auto"}  # values of 0.1, and what they are as options
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def find_recipe(name: str, table: dict[str, Maker]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of this name or in this file, and the options of a run that a file of 0.1 may hold."""
+    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
+        return read_recipe(name), options_in(name)
+    return named(name, table), {}
 
 
 def recipe_text(recipe: Recipe) -> str:
