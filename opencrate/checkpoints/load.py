@@ -124,7 +124,7 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
         raise ValueError(f"{path} has {checkpoint.config['num_heads']} heads, not {num_heads}")
     if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
         import_modules(checkpoint.imports)
-    require_whole(checkpoint, str(path))
+    require_whole(checkpoint.state, checkpoint.config, str(path), checkpoint.imports)
     return checkpoint
 
 
@@ -313,19 +313,19 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
     }
 
 
-def require_whole(checkpoint: Checkpoint, path: str) -> None:
+def require_whole(state: StateDict, config: dict[str, Any], path: str, imports: tuple[str, ...] = ()) -> None:
     """Compare the weights with the network that the configuration makes, before any is built."""
     try:
-        expected = CRATE(**checkpoint.config, device=torch.device("meta")).state_dict()
+        expected = CRATE(**config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        missing = [name for name in checkpoint.imports if name not in sys.modules]
+        missing = [name for name in imports if name not in sys.modules]
         hint = f"; import {' and '.join(missing)} first, if you trust it" if missing else ""
         raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
-    problems = [f"{key} is missing" for key in expected.keys() - checkpoint.state.keys()]
-    problems += [f"{key} is not a weight of it" for key in checkpoint.state.keys() - expected.keys()]
+    problems = [f"{key} is missing" for key in expected.keys() - state.keys()]
+    problems += [f"{key} is not a weight of it" for key in state.keys() - expected.keys()]
     problems += [
         f"{key} has shape {tuple(tensor.shape)} instead of {tuple(expected[key].shape)}"
-        for key, tensor in checkpoint.state.items()
+        for key, tensor in state.items()
         if key in expected and tensor.shape != expected[key].shape
     ]
     if problems:

@@ -15,7 +15,7 @@ from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
 from ..operators import compressions, sparsifications
 from .key_maps import to_authors
-from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
+from .load import FILE_SUFFIXES, load, nearest_architecture, require_whole
 
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
@@ -102,7 +102,7 @@ def _to_save(model: CRATE) -> CRATE:
     if network.cls_token.is_meta:
         raise ValueError("what is to be saved is on the device meta and has no values")
     config, record = network.config(), network.pretrained_cfg or {}
-    require_whole(Checkpoint(network.state_dict(), "", config, origin=""), "what is to be saved")
+    require_whole(network.state_dict(), config, "what is to be saved")
     for half in ("compress", "sparsify"):
         specs = [getattr(layer, half).operator.spec for layer in network.blocks]
         if any(spec != specs[0] for spec in specs):
