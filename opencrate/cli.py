@@ -3,7 +3,6 @@
 A help text must not wait for torch: the parts that compute are imported after the arguments are read.
 """
 
-import argparse
 import logging
 import os
 import sys
@@ -137,13 +136,15 @@ def pack(
 
 def evaluate(arguments: list[str]) -> None:
     """Measure the accuracy of a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear]."""
+    from argparse import ArgumentParser
+
     from .data.settings import Dataset
     from .run_recipe import data_of
     from .settings import Measuring
 
     prog = "opencrate eval RUN_OR_CHECKPOINT"
     checkpoint, rest = _first_word(arguments)
-    parser = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    parser = ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--recipe")
     named, rest = parser.parse_known_args(rest)
     if checkpoint and (named.recipe or not _asks_for_help(rest)):
