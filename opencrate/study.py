@@ -108,10 +108,6 @@ class Study:
         first = self.pictures[0]
         return first.labelled and len(first.feed.classes) == self.model.num_classes
 
-    @property
-    def classifies(self) -> bool:
-        return bool(self.model.num_classes > 0 and getattr(self.model, "global_pool", "token"))
-
     def probed(self) -> dict[int, LayerTable]:
         """The layer tables that the run recorded while it trained, by epoch."""
         lines = self.run.recorded("layers") if self.run else ()
