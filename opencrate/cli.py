@@ -8,13 +8,15 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import tyro
 
 from . import __version__, shipped
 from .errors import suggestion
+from .settings import Analysis, Auditing, Exploring, Studying
 from .training.options import Options, Switch
 
 if TYPE_CHECKING:
@@ -27,12 +29,19 @@ Source = Annotated[
         metavar="CHECKPOINT", help="a folder, a file (ours or the paper's authors') or a Hub repository (owner/name)"
     ),
 ]
+SourceOrOurs = Annotated[
+    str,
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="[RUN_OR_CHECKPOINT]", help="by default the network in the package", help_behavior_hint=""),
+]
 Target = Annotated[
     Path,
     tyro.conf.Positional,
     tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'"),
 ]
 Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, if the checkpoint does not say it", metavar="K")]
+T = TypeVar("T")
+Spread = Annotated[T, tyro.conf.arg(name="")]  # the fields are options of their own
 
 
 # training
@@ -42,56 +51,49 @@ def train(arguments: list[str]) -> None:
     """Train a recipe, or continue its run: opencrate train RECIPE_OR_FILE [--optim.lr 1e-4 …]."""
     from .recipes import RECIPES
 
-    name, rest = _leading(arguments, "train", "RECIPE_OR_FILE", RECIPES)
-    recipe, options = _recipe(name, RECIPES)
-    _train(recipe, options, rest, f"opencrate train {name}", ["train", *arguments])
+    _train("train RECIPE", RECIPES, *_first_word(arguments))
 
 
 def finetune(arguments: list[str]) -> None:
     """Fine-tune a checkpoint on other pictures: opencrate finetune RECIPE CHECKPOINT [--root FOLDER …]."""
     from .recipes import FINETUNING
 
-    name, rest = _leading(arguments, "finetune", "RECIPE CHECKPOINT", FINETUNING)
-    recipe, options = _recipe(name, FINETUNING)
-    if rest and not rest[0].startswith("-"):
-        start = rest.pop(0)
-        start = str(Path(start).expanduser().resolve()) if Path(start).expanduser().exists() else start
-        recipe = replace(recipe, model=replace(recipe.model, start=start))
-    _train(recipe, options, rest, f"opencrate finetune {name} CHECKPOINT", ["finetune", *arguments])
+    name, rest = _first_word(arguments)
+    start, rest = _first_word(rest)
+    if start:
+        path = Path(start).expanduser()
+        rest = ["--model.start", str(path.resolve()) if path.exists() else start, *rest]
+    _train("finetune RECIPE CHECKPOINT", FINETUNING, name, rest)
 
 
-def _leading(arguments: list[str], command: str, usage: str, table: dict[str, Any]) -> tuple[str, list[str]]:
-    """The recipe's name, which comes first, and the rest; without a name, print the recipes and exit."""
+def _first_word(arguments: list[str]) -> tuple[str, list[str]]:
+    """The first argument if it is no option, else an empty word; and the others."""
     if arguments and not arguments[0].startswith("-"):
         return arguments[0], arguments[1:]
-    print(f"usage: opencrate {command} {usage} [OPTIONS]\n\nrecipes:")
-    _print_table({name: _first_line(maker) for name, maker in table.items()})
-    recipe = usage.split()[0].removesuffix("_OR_FILE")
-    print(f"\nopencrate {command} {recipe} --help lists every option of a recipe and of a run.")
-    sys.exit(0 if _asks_for_help(arguments) else 2)
+    return "", arguments
 
 
-def _recipe(name: str, table: dict[str, Any]) -> tuple["Recipe", Options]:
-    """The recipe of a name or in a file; and the run's options, some of which a file of 0.1 holds."""
-    from .recipes import named, options_in, read_recipe
-
-    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
-        return read_recipe(name), Options(**options_in(name))
-    return named(name, table), Options()
-
-
-def _train(recipe: "Recipe", options: Options, arguments: list[str], prog: str, command: list[str]) -> None:
+def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, arguments: list[str]) -> None:
+    """Run the recipe of a name or in a file, with these options; without a name, print the recipes."""
     from . import training
-    from .recipes import Recipe
+    from .recipes import Recipe, find_recipe
+
+    if not name:
+        print(f"usage: opencrate {usage} [OPTIONS]\n\nrecipes:")
+        _print_table({known: _first_line(maker) for known, maker in table.items()})
+        print(f"\nopencrate {usage} --help lists every option of a recipe and of a run. RECIPE may also be a file.")
+        sys.exit(0 if _asks_for_help(arguments) else 2)
+    recipe, options = find_recipe(name, table)
 
     @dataclass(frozen=True)
     class Job:
-        recipe: Annotated[Recipe, tyro.conf.arg(name="")]
-        options: Annotated[Options, tyro.conf.arg(name="")]
+        recipe: Spread[Recipe]
+        options: Spread[Options]
 
-    job = tyro.cli(Job, args=arguments, default=Job(recipe, options), prog=prog)
+    prog = f"opencrate {usage.replace('RECIPE', name)}"
+    job = tyro.cli(Job, args=arguments, default=Job(recipe, Options(**options)), prog=prog)
     if job.options.processes > 1 and not training.under_torchrun():
-        training.launch(command, job.options.processes)
+        training.launch([usage.split()[0], name, *arguments], job.options.processes)
     result = training.train(job.recipe, job.options)
     if training.is_main():
         print(training.summary(result))
@@ -102,14 +104,14 @@ def recipes() -> None:
     from .recipes import FINETUNING, RECIPES
 
     for command, table in (("train RECIPE", RECIPES), ("finetune RECIPE CHECKPOINT", FINETUNING)):
-        print(f"opencrate {command}")
-        width = max(map(len, table))
-        print(f"  {'recipe':<{width}}   top-1  what it trains; where the accuracy is from; time; hardware")
+        rows = {"recipe": f"{'top-1':>6}  what it trains; where the accuracy is from; time; hardware"}
         for name, maker in table.items():
             expected = maker().expected
             top1 = "–" if expected.top1 is None else f"{expected.top1:.1f} %"
             facts = [_first_line(maker).rstrip("."), expected.source, expected.time, expected.hardware]
-            print(f"  {name:<{width}}  {top1:>6}  {'; '.join(filter(None, facts))}")
+            rows[name] = f"{top1:>6}  {'; '.join(filter(None, facts))}"
+        print(f"opencrate {command}")
+        _print_table(rows)
         print()
     print("opencrate train RECIPE --help lists every field of a recipe; each of them can be set there.")
 
@@ -134,22 +136,25 @@ def pack(
 
 def evaluate(arguments: list[str]) -> None:
     """Measure the accuracy of a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear]."""
+    from argparse import ArgumentParser
+
     from .data.settings import Dataset
     from .run_recipe import data_of
     from .settings import Measuring
 
     prog = "opencrate eval RUN_OR_CHECKPOINT"
-    if not arguments:
-        print(f"usage: {prog} [--recipe NAME] [OPTIONS]\n\n{prog} --help lists the options.")
-        sys.exit(2)
-    checkpoint, rest = ("", arguments) if arguments[0].startswith("-") else (arguments[0], arguments[1:])
-    recipe, rest = _take("--recipe", rest)
-    is_known = checkpoint and (recipe or not _asks_for_help(rest))
-    if not checkpoint and not _asks_for_help(rest):
+    checkpoint, rest = _first_word(arguments)
+    parser = ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    parser.add_argument("--recipe")
+    named, rest = parser.parse_known_args(rest)
+    if checkpoint and (named.recipe or not _asks_for_help(rest)):
+        data = data_of(checkpoint, named.recipe)
+    elif _asks_for_help(rest):
+        data = Dataset()
+    else:
         raise ValueError(f"name a run or a checkpoint first: {prog}")
-    default = Measuring(data_of(checkpoint, recipe) if is_known else Dataset())
     about = "What to measure, and how. --recipe NAME takes the pictures of a recipe instead of the run's."
-    settings = tyro.cli(Measuring, args=rest, default=default, prog=prog, description=about)
+    settings = tyro.cli(Measuring, args=rest, default=Measuring(data), prog=prog, description=about)
 
     from .evaluation import measure_checkpoint
 
@@ -161,63 +166,39 @@ def evaluate(arguments: list[str]) -> None:
             print(f"{name:<9} {text}")
 
 
-def _take(option: str, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The value of an option, written as two words or with =, and the other arguments."""
-    for i, word in enumerate(arguments):
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2], arguments[:i] + arguments[i + 1 :]
-        if word == option and i + 1 < len(arguments):
-            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
-    return None, arguments
-
-
-def analyze(arguments: list[str]) -> None:
+def analyze(source: SourceOrOurs = "", *, settings: Spread[Analysis]) -> None:
     """Write a report of what every layer does, with tables and figures: opencrate analyze [RUN_OR_CHECKPOINT]."""
-    from .settings import Analysis
-
-    source, rest = _source(arguments)
-    settings = tyro.cli(Analysis, args=rest, prog="opencrate analyze [RUN_OR_CHECKPOINT]")
-
     from . import report
 
-    print(f"{report.analyze(source, settings)} opens in any browser; tables/ and figures/ lie beside it")
+    page = report.analyze(*_or_ours(source, settings))
+    print(f"{page} opens in any browser; tables/ and figures/ lie beside it")
 
 
-def audit(arguments: list[str]) -> None:
+def audit(source: SourceOrOurs = "", *, settings: Spread[Auditing]) -> None:
     """Compare every layer with its design, in one line each: opencrate audit [RUN_OR_CHECKPOINT]."""
-    from .settings import Auditing
-
-    source, rest = _source(arguments)
-    settings = tyro.cli(Auditing, args=rest, prog="opencrate audit [RUN_OR_CHECKPOINT]")
-
     from . import report
 
-    print(report.audit_of(source, settings))
+    print(report.audit_of(*_or_ours(source, settings)))
 
 
-def explore(arguments: list[str]) -> None:
+def explore(source: SourceOrOurs = "", *, settings: Spread[Exploring]) -> None:
     """Follow a picture through a network on a local web page: opencrate explore [RUN_OR_CHECKPOINT]."""
-    from .settings import Exploring
-
-    source, rest = _source(arguments)
-    settings = tyro.cli(Exploring, args=rest, prog="opencrate explore [RUN_OR_CHECKPOINT]")
-
     from .explorer import explore as serve
 
-    serve(source, settings)
+    serve(*_or_ours(source, settings))
 
 
-def _source(arguments: list[str]) -> tuple[str, list[str]]:
-    """The checkpoint, which comes first, and the options; without one, the network that comes with the package."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], arguments[1:]
-    if not _asks_for_help(arguments):
-        _print_note(
-            "no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10"
-        )
-    names = {word.partition("=")[0] for word in arguments}
-    pictures = names & {"--images", "--recipe", "--data"}
-    return str(shipped.NETWORK), arguments if pictures else [*arguments, "--images", str(shipped.PHOTOS)]
+StudyingT = TypeVar("StudyingT", bound=Studying)
+
+
+def _or_ours(source: str, settings: StudyingT) -> tuple[str, StudyingT]:
+    """Without a checkpoint, the network that comes with the package, by default on the photos that do."""
+    if source:
+        return source, settings
+    _print_note("no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10")
+    if not settings.named_pictures():
+        settings = replace(settings, images=str(shipped.PHOTOS))
+    return str(shipped.NETWORK), settings
 
 
 # checkpoints
@@ -227,10 +208,7 @@ def describe(checkpoint: Source, num_heads: Heads = None) -> None:
     """Print what a checkpoint is: size, patch, classes, heads, parameters, origin."""
     from . import checkpoints
 
-    rows = checkpoints.read(checkpoint, num_heads).describe()
-    width = max(map(len, rows))
-    for name, value in rows.items():
-        print(f"{name:<{width}}  {value}")
+    _print_table(checkpoints.read(checkpoint, num_heads).describe(), indent="")
 
 
 def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
@@ -254,7 +232,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "describe": describe,
     "convert": convert,
 }
-READ_BY_TYRO = ("recipes", "pack", "describe", "convert")  # from their signatures; the others read a list of words
+READ_WORDS = ("train", "finetune", "eval")  # their options depend on their first words
 MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m reproduction"}
 
 
@@ -285,10 +263,10 @@ def _run(arguments: list[str]) -> None:
         )
     elif name not in COMMANDS:
         raise ValueError(f"unknown command {name!r}{suggestion(name, COMMANDS)}")
-    elif name in READ_BY_TYRO:
-        tyro.cli(COMMANDS[name], args=arguments[1:], prog=f"opencrate {name}")
-    else:
+    elif name in READ_WORDS:
         COMMANDS[name](_with_current_names(arguments[1:]))
+    else:
+        tyro.cli(COMMANDS[name], args=arguments[1:], prog=f"opencrate {name}")
 
 
 def _print_help() -> None:
@@ -299,10 +277,10 @@ def _print_help() -> None:
     _print_table({"-h, --help": "Show this text; after a command, its options.", "-V, --version": "Show the version."})
 
 
-def _print_table(rows: dict[str, str]) -> None:
+def _print_table(rows: dict[str, str], indent: str = "  ") -> None:
     width = max(map(len, rows))
     for name, text in rows.items():
-        print(f"  {name:<{width}}  {text}")
+        print(f"{indent}{name:<{width}}  {text}")
 
 
 def _first_line(function: Callable[..., Any]) -> str:
@@ -318,17 +296,17 @@ def _with_current_names(arguments: list[str]) -> list[str]:
     from .recipes.files import RENAMED_FIELDS
 
     flags = {f"--{old}": f"--{new.removeprefix('options.').replace('_', '-')}" for old, new in RENAMED_FIELDS.items()}
+    switched_off = {f"--no{mark}{name}": f"--{name}" for name in ("compile", "graphs") for mark in "-_"}
     result = []
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        written, equals, value = word.partition("=")
-        name = written.replace("-", "_").replace("__", "--", 1)
-        current = [flags.get(name, written) + equals + value]
-        if name in ("--no_compile", "--no_graphs"):
-            current = [f"--{name.removeprefix('--no_')}", "off"]
-        elif name in ("--compile", "--graphs") and not equals and following not in get_args(Switch):
-            current = [name, "on"]
+    for word, following in zip_longest(arguments, arguments[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        current = [flags.get(flag, flag) + equals + value]
+        if flag in switched_off:
+            current = [switched_off[flag], "off"]
+        elif flag in switched_off.values() and not equals and following not in get_args(Switch):
+            current = [flag, "on"]
         if current != [word]:
-            _print_note(f"{written} is deprecated, write {' '.join(current)}")
+            _print_note(f"{flag} is deprecated, write {' '.join(current)}")
         result += current
     return result
 

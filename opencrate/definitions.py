@@ -14,27 +14,21 @@ The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them. This module is 
 from dataclasses import dataclass
 from typing import Literal
 
-from .errors import require_positive, suggestion
+from .bounds import Positive, Settings
+from .errors import suggestion
 
 
 @dataclass(frozen=True)
-class Definition:
+class Definition(Settings):
     """One reading of R^c: R^c(tokens; U_[K]^l) of the tokens at `site`."""
 
     name: str
     site: Literal["Z", "Z_half", "Z_next"] = "Z_half"
     norm: bool = False  # through the LayerNorm that stands before the compression: with site Z, the MSSA's input
     unit: bool = False  # every projected token U_kᵀ z scaled to unit norm
-    eps: float = 0.1
+    eps: Positive[float] = 0.1
     class_token: bool = True
     scaling: Literal["p", "d"] = "p"
-
-    def __post_init__(self) -> None:
-        require_positive("eps", self.eps)
-        if self.site not in ("Z", "Z_half", "Z_next"):
-            raise ValueError(f"unknown site {self.site!r}{suggestion(self.site, ('Z', 'Z_half', 'Z_next'))}")
-        if self.scaling not in ("p", "d"):
-            raise ValueError(f"scaling must be 'p' or 'd', got {self.scaling!r}")
 
 
 DEFINITIONS = {

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import filelock
 
-RECIPE, RECORD, RESULT = "recipe.yaml", "run.json", "result.json"
 NETWORK_FOLDERS = ("model", "best")  # the final network, and the best so far; the first that exists is the run's
 _DIGITS = {"step": 8, "epoch": 4}
 
@@ -20,9 +19,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.model, self.best = (path / name for name in NETWORK_FOLDERS)
-        self.recipe, self.record, self.result = path / RECIPE, path / RECORD, path / RESULT
+        self.recipe, self.record, self.result = (path / name for name in ("recipe.yaml", "run.json", "result.json"))
         self.checkpoints, self.metrics = path / "checkpoints", path / "metrics.jsonl"
-        self.tensorboard, self.lock = path / "tensorboard", path / ".lock"
+        self.tensorboard, self.analysis, self.lock = path / "tensorboard", path / "analysis", path / ".lock"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -67,10 +66,11 @@ class RunFolder:
         return (line for text in lines if text.endswith("\n") and (line := json.loads(text)).get("kind") == kind)
 
 
-def run_of(checkpoint: str) -> Path | None:
-    """The folder of the run that a checkpoint belongs to, if there is one."""
+def run_of(checkpoint: str | Path) -> RunFolder | None:
+    """The run that a checkpoint belongs to, if there is one."""
     path = Path(checkpoint).expanduser()
-    return next((folder for folder in (path, *path.parents[:2]) if (folder / RECIPE).is_file()), None)
+    folders = map(RunFolder, (path, *path.parents[:2]))
+    return next((folder for folder in folders if folder.recipe.is_file()), None)
 
 
 def numbered_name(kind: Literal["step", "epoch"], number: int) -> str:

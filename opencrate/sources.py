@@ -1,6 +1,5 @@
-"""Open what is analysed: a network by run, checkpoint or name, and its own pictures or those of a folder."""
+"""Open what is analysed: a network by run, checkpoint or name, and its own pictures or those that are named."""
 
-import difflib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from .checkpoints import load_any
-from .data import Augmentation, Dataset, Feed, open_feed
+from .data import Augmentation, Dataset, Feed, open_still
 from .data.datasets.decoding import decode
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
-from .errors import suggestion
+from .errors import nearest, suggestion
 from .run_folder import run_of
-from .run_recipe import data_of, import_modules_of
+from .run_recipe import data_of, load_network
+from .settings import Studying
 from .stack import is_stack
 
 log = logging.getLogger("opencrate")
@@ -118,7 +117,6 @@ class Files:
 
 def open_network(source: str) -> tuple[nn.Module, str | None]:
     """The network of a run, a checkpoint or, with fresh weights, a registered name; and a note on it, if any."""
-    import_modules_of(source)
     if source in timm.list_models():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -126,52 +124,35 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
         return model, f"{source} has fresh weights: a name was given, not a checkpoint"
     path = Path(source).expanduser()
     if not path.exists() and not any(mark in source for mark in "/.:"):
-        near = difflib.get_close_matches(source, timm.list_models(), 1)
-        known = suggestion(source, near or timm.list_models("crate_*"))
+        names = timm.list_models()
+        known = suggestion(source, names if nearest(source, names) else timm.list_models("crate_*"))
         raise ValueError(f"{source} is not a run, a checkpoint or the name of a network{known}")
-    return load_any(source).float().eval(), None
+    return load_network(source), None
 
 
-def open_sources(
-    source: str,
-    model: Any,
-    images: str | None = None,
-    recipe: str | None = None,
-    data: str | None = None,
-    root: str | None = None,
-    device: str = "cpu",
-    training: bool = True,
-) -> list[Source]:
+def open_sources(source: str, model: Any, chosen: Studying, device: str = "cpu", training: bool = True) -> list[Source]:
     """The pictures in a folder, or the validation and training pictures of a set, of a recipe or of the run."""
-    given = [
-        f"--{name}" for name, value in (("images", images), ("recipe", recipe), ("data", data)) if value is not None
-    ]
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} both name pictures; pass one of them")
-    if images is not None:
-        if root is not None:
-            raise ValueError("--root is the folder of a dataset and does not go with --images; pass one of them")
-        settings = _data_for(model)
-        files = Files(Path(images).expanduser(), settings.in_chans)
-        feed = Loaded(files, settings, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
-        return [Source(f"folder {Path(images).name}", feed, settings, labelled=False)]
-    if data is not None:
-        settings = replace(_data_for(model), name=data, max_decode_failures=0.01, num_classes=ANY)
-    elif recipe is None and run_of(source) is None:
+    taken = _data_for(model)
+    if chosen.images is not None:
+        folder = Path(chosen.images).expanduser()
+        feed = Loaded(Files(folder, taken.in_chans), taken, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
+        return [Source(f"folder {folder.name}", feed, taken, labelled=False)]
+    if chosen.data is not None:
+        data = replace(taken, name=chosen.data, max_decode_failures=0.01, num_classes=ANY)
+    elif chosen.recipe is None and run_of(source) is None:
         raise ValueError(
             f"no run folder found for {source}, so its dataset is unknown; pass --images FOLDER, --recipe NAME"
             " or --data NAME"
         )
     else:
-        settings = replace(data_of(source, recipe), size=_data_for(model).size)
-    settings = settings if root is None else replace(settings, root=root)
-    channels = _data_for(model).in_chans
-    if settings.in_chans != channels:
-        raise ValueError(f"the network takes pictures of {channels} channels, but these have {settings.in_chans}")
-    sources = [Source("validation pictures", _still(settings, False, device), settings)]
+        data = replace(data_of(source, chosen.recipe), size=taken.size)
+    data = data if chosen.root is None else replace(data, root=chosen.root)
+    if data.in_chans != taken.in_chans:
+        raise ValueError(f"the network takes pictures of {taken.in_chans} channels, but these have {data.in_chans}")
+    sources = [Source("validation pictures", _still(data, False, device), data)]
     if training:
         try:
-            sources.append(Source("training pictures", _still(settings, True, device), settings))
+            sources.append(Source("training pictures", _still(data, True, device), data))
         except ValueError as error:  # they are only a comparison
             log.warning("the training pictures are left out: %s", error)
     return sources
@@ -188,18 +169,10 @@ def require_comparable(name: str, other: Any, model: Any) -> Any:
     return other
 
 
-def fresh_copy(model: Any) -> Any:
-    """The same network before any training, with other weights than `open_network` draws."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return type(model)(**model.config()).to(next(model.parameters())).eval()
-
-
 def _still(data: Dataset, training: bool, device: str) -> Feed:
-    """A split as evaluation sees it."""
-    data = replace(data, validation=data.train) if training else data
+    """A split, where an error names the options of the tools instead of those of a recipe."""
     try:
-        return open_feed(data, Augmentation(crop="none", flip=0.0), training=training, device=device, augmented=False)
+        return open_still(data, training, device)
     except ValueError as error:
         raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
 

@@ -1,6 +1,5 @@
 """A network with everything that is analysed with it: its untrained twin, its pictures and its run."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checkpoints import load_any
 from .measures import LayerTable
 from .recipes import read_recipe
 from .run_folder import RunFolder, run_of
-from .sources import Gallery, Source, fresh_copy, open_network, open_sources
+from .run_recipe import load_network
+from .settings import Studying
+from .sources import Gallery, Source, open_network, open_sources
 from .stack import is_stack
 
 GALLERY = 64  # pictures in which patches are searched
@@ -38,9 +38,13 @@ class Study:
     pictures: list[Source]  # the first source is what the network is measured on
     samples: int
     batch: int
-    run: Path | None
+    run: RunFolder | None
     chosen: tuple[int, ...] = ()  # numbers of the pictures to draw
     own_pictures: bool = True  # the pictures are those of the run
+
+    def __post_init__(self) -> None:
+        self.starts = self.run.starts() if self.run else []  # of the run: command, versions, hardware
+        self.result = self.run.finished() if self.run else None
 
     @property
     def has_layers(self) -> bool:
@@ -54,8 +58,12 @@ class Study:
 
     @cached_property
     def untrained(self) -> Any:
-        """None for a network that is untrained itself."""
-        return fresh_copy(self.model) if self.note is None else None
+        """The same network before any training; None for one that is untrained itself."""
+        if self.note is not None:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)  # other weights than `open_network` draws
+            return type(self.model)(**self.model.config()).to(self.device).eval()
 
     @cached_property
     def gallery(self) -> Gallery:
@@ -100,40 +108,25 @@ class Study:
         first = self.pictures[0]
         return first.labelled and len(first.feed.classes) == self.model.num_classes
 
-    @property
-    def classifies(self) -> bool:
-        return bool(self.model.num_classes > 0 and getattr(self.model, "global_pool", "token"))
-
-    def run_json(self, file: str) -> Any:
-        """The content of a JSON file of the run (`RECORD`, `RESULT`); None if there is none or it is damaged."""
-        path = None if self.run is None else self.run / file
-        if path is None or not path.is_file():
-            return None
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            return None
-
     def probed(self) -> dict[int, LayerTable]:
         """The layer tables that the run recorded while it trained, by epoch."""
-        lines = () if self.run is None else RunFolder(self.run).recorded("layers")
+        lines = self.run.recorded("layers") if self.run else ()
         return {line["epoch"]: LayerTable.from_dict(line) for line in lines}
 
     def kept(self) -> Iterator[tuple[int, Any]]:
         """The networks of the epochs whose checkpoints the run kept."""
-        files = {} if self.run is None else RunFolder(self.run).kept_epochs()
-        for epoch, file in files.items():
-            yield epoch, load_any(file).float().eval().to(self.device)
+        for epoch, file in self.run.kept_epochs().items() if self.run else ():
+            yield epoch, load_network(file).to(self.device)
 
     @property
     def is_final(self) -> bool:
         """Whether the network is the one that the run ended with."""
-        return self.run is not None and Path(self.source).expanduser() in (self.run, RunFolder(self.run).model)
+        return self.run is not None and Path(self.source).expanduser() in (self.run.path, self.run.model)
 
     @property
     def averages(self) -> bool:
         """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
-        return self.run is not None and read_recipe(RunFolder(self.run).recipe).optim.ema > 0
+        return self.run is not None and read_recipe(self.run.recipe).optim.ema > 0
 
     @property
     def device(self) -> torch.device:
@@ -141,12 +134,10 @@ class Study:
 
 
 def open_study(
-    source: str, settings: Any, device: torch.device, training: bool = False, chosen: tuple[int, ...] = ()
+    source: str, settings: Studying, device: torch.device, training: bool = False, chosen: tuple[int, ...] = ()
 ) -> Study:
-    """`settings` are those of an `Auditing`; `training` opens the training pictures, too."""
+    """Open a network and the pictures that the settings name; `training` opens the training pictures, too."""
     model, note = open_network(source)
-    model = model.to(device)
-    named = {name: getattr(settings, name) for name in ("images", "recipe", "data", "root")}
-    pictures = open_sources(source, model, device=str(device), training=training, **named)
-    own = not any(named.values())
+    pictures = open_sources(source, model.to(device), settings, str(device), training)
+    own = not settings.named_pictures() and settings.root is None
     return Study(source, model, note, pictures, settings.samples, settings.batch, run_of(source), chosen, own)

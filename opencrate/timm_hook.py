@@ -7,7 +7,6 @@ both, in either order, may call `timm.create_model("crate_tiny_patch16_224")`: s
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,7 @@ def register_with_timm() -> None:
         sys.meta_path.insert(0, _AfterTimm())
 
 
-class _AfterTimm(MetaPathFinder):
+class _AfterTimm:
     """Finds timm as the other finders do, and registers after timm's own code has run."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -57,6 +57,23 @@ def test_words_that_are_no_command(capsys):
     assert "usage: opencrate" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["train", "finetune"])
+def test_without_a_recipe_the_recipes_are_listed(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name])
+    assert stop.value.code == 2
+    assert "\n\nrecipes:\n" in capsys.readouterr().out
+
+
+def test_eval_needs_a_checkpoint(capsys):
+    for arguments in (["eval"], ["eval", "--knn", "2"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+        sentence = "name a run or a checkpoint first: opencrate eval RUN_OR_CHECKPOINT"
+        assert capsys.readouterr().err == f"opencrate: {sentence}\n"
+
+
 @pytest.mark.parametrize(
     ("name", "command"), [("bench", "python -m benchmarks"), ("reproduce", "python -m reproduction")]
 )

@@ -1,5 +1,4 @@
 """Checkpoints: ours, a Hub repository's and the authors', read with `weights_only=True` and written atomically."""
 
-from .baselines import load_any
-from .load import Checkpoint, load, read
+from .load import Checkpoint, load, load_any, read
 from .save import convert, operator_modules, push_to_hub, save_authors, save_pretrained

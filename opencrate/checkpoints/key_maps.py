@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from timm.layers import resample_abs_pos_embed
@@ -93,15 +94,19 @@ def checkpoint_filter_fn(state: StateDict, model: CRATE) -> StateDict:
     return state
 
 
+def square_patch(values: int, channels: Iterable[int] = (3, 1)) -> tuple[int, int] | None:
+    """Channels and side of a square patch of so many values, by the first of these numbers of channels that fits."""
+    sides = ((in_chans, math.isqrt(values // in_chans)) for in_chans in channels)
+    return next(((in_chans, side) for in_chans, side in sides if in_chans * side**2 == values), None)
+
+
 def _refitted(state: StateDict, embed: PatchEmbed) -> StateDict:
     """The patch embedding of a checkpoint with other channels or patches, adapted to this one."""
     embed_dim, patch_dim = state["patch_embed.proj.weight"].shape
-    for in_chans in (embed.in_chans, 3, 1):
-        patch_size = math.isqrt(patch_dim // in_chans)
-        if in_chans * patch_size**2 == patch_dim:
-            break
-    else:
+    patch = square_patch(patch_dim, (embed.in_chans, 3, 1))
+    if patch is None:
         raise ValueError(f"a patch embedding of {patch_dim} values is not one of square patches in 3 channels or 1")
+    in_chans, patch_size = patch
     norm_eps, prefix = embed.norm_patch.eps, "patch_embed."
     adapted = PatchEmbed((patch_size, patch_size), (patch_size, patch_size), in_chans, embed_dim, norm_eps)
     adapted.load_state_dict({key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)})

@@ -24,12 +24,13 @@ import safetensors.torch
 import timm
 import torch
 from timm.models import PretrainedCfg, clean_state_dict
+from torch import nn
 
 from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
-from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours
+from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours, square_patch
 
 FILE_SUFFIXES = (".pth", ".pt", ".tar", ".bin")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -38,7 +39,7 @@ _HUB_ID = re.compile(r"(hf-hub:)?[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint that was read and found whole: weights in our layout, and the network they belong to."""
+    """A checkpoint that was read and is whole: weights in our layout, and the network they belong to."""
 
     state: StateDict
     architecture: str
@@ -54,18 +55,18 @@ class Checkpoint:
         config = network.config()
         size = next((name for name, size in SIZES.items() if size.items() <= config.items()), "custom")
 
-        def told(key: str, text: object) -> str:
+        def marked(key: str, text: object) -> str:
             return f"{text} (assumed)" if key in self.assumed else str(text)
 
         return {
             "size": f"{size}: {config['depth']} layers, dimension {config['embed_dim']}",
-            "heads": told("num_heads", f"{config['num_heads']} of dimension {config['head_dim']}"),
-            "image": told("img_size", " x ".join(map(str, [*config["img_size"], config["in_chans"]]))),
-            "patch": told("img_size", " x ".join(map(str, config["patch_size"]))),
+            "heads": marked("num_heads", f"{config['num_heads']} of dimension {config['head_dim']}"),
+            "image": marked("img_size", " x ".join(map(str, [*config["img_size"], config["in_chans"]]))),
+            "patch": marked("img_size", " x ".join(map(str, config["patch_size"]))),
             "classes": str(config["num_classes"]),
-            "pooling": told("global_pool", config["global_pool"] or "none"),
-            "compression": told("compress", _operator(config["compress"], config["compress_args"])),
-            "sparsification": told("sparsify", _operator(config["sparsify"], config["sparsify_args"])),
+            "pooling": marked("global_pool", config["global_pool"] or "none"),
+            "compression": marked("compress", _operator(config["compress"], config["compress_args"])),
+            "sparsification": marked("sparsify", _operator(config["sparsify"], config["sparsify_args"])),
             "parameters": f"{sum(weight.numel() for weight in network.parameters()):,}",
             "from": self.origin,
         }
@@ -88,44 +89,72 @@ def load(path: str | Path, num_heads: int | None = None) -> CRATE:
     return model.float() if any(weight.dtype.itemsize < 4 for weight in model.parameters()) else model
 
 
+def load_any(path: str | Path) -> nn.Module:
+    """What `load` opens, or another network in a folder that timm wrote (a baseline), in evaluation mode."""
+    folder = _network_in(Path(path).expanduser())
+    if not (folder / "config.json").is_file():
+        return load(path)
+    config = _read_config(folder)
+    if config["architecture"].startswith("crate_"):
+        return load(folder)
+    try:
+        model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except Exception as error:  # a damaged file fails anywhere in the readers
+        raise ValueError(f"{folder} cannot be read as a checkpoint: {' '.join(str(error).split())}") from error
+    model.built_with = config.get("model_args", {})
+    return model.eval()
+
+
 def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
     """Read a checkpoint and check it, without building the network."""
     location = Path(path).expanduser()
     if location.is_dir() and str(path):
-        found = _read_folder(location)
+        checkpoint = _read_folder(_network_in(location))
     elif location.is_file():
-        found = _read_file(location, num_heads)
+        checkpoint = _read_file(location, num_heads)
     elif (
         _HUB_ID.fullmatch(str(path))
         and location.suffix not in (*FILE_SUFFIXES, ".safetensors")
         and not location.parent.is_dir()
     ):
-        found = _read_hub(str(path).removeprefix("hf-hub:"))
+        checkpoint = _read_hub(str(path).removeprefix("hf-hub:"))
     else:
         raise ValueError(f"{path} does not exist")
-    if num_heads is not None and found.config["num_heads"] != num_heads:
-        raise ValueError(f"{path} has {found.config['num_heads']} heads, not {num_heads}")
+    if num_heads is not None and checkpoint.config["num_heads"] != num_heads:
+        raise ValueError(f"{path} has {checkpoint.config['num_heads']} heads, not {num_heads}")
     if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
-        import_modules(found.imports)
-    require_whole(found, str(path))
-    return found
+        import_modules(checkpoint.imports)
+    require_whole(checkpoint.state, checkpoint.config, str(path), checkpoint.imports)
+    return checkpoint
+
+
+def _network_in(folder: Path) -> Path:
+    """The folder itself or, in that of a run, its last network or its best so far."""
+    folders = (folder / inside for inside in ("", *NETWORK_FOLDERS))
+    return next((inside for inside in folders if (inside / "config.json").is_file()), folder)
+
+
+def _read_config(directory: Path) -> dict[str, Any]:
+    file = directory / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        return {**config, "architecture": str(config["architecture"])}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{file} is not a checkpoint's configuration: {_sentence(error)}") from error
 
 
 def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
-    config_file = directory / "config.json"
-    for inside in NETWORK_FOLDERS:  # of a run: its last network, or its best so far
-        if weights is None and not config_file.is_file() and (directory / inside / "config.json").is_file():
-            return _read_folder(directory / inside)
-    if not config_file.is_file():
-        raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
+    config, config_file = _read_config(directory), directory / "config.json"
+    architecture = config["architecture"]
     try:
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-        architecture, pretrained_cfg = str(config["architecture"]), PretrainedCfg(**config.get("pretrained_cfg", {}))
-        # A folder that timm wrote tells classes, pooling and, from timm 1.0.31 on, the arguments that were given; the
+        # A folder that timm wrote has classes, pooling and, from timm 1.0.31 on, the arguments that were given; the
         # rest is the architecture's.
-        told = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
-        arguments = {**told, **config.get("model_args", {})}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        arguments: dict[str, Any] = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
+        arguments.update(config.get("model_args", {}))
+        pretrained_cfg = replace(PretrainedCfg(**config.get("pretrained_cfg", {})), architecture=architecture)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
         raise ValueError(f"{config_file} names the architecture {architecture!r}, which is not a CRATE")
@@ -138,7 +167,7 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         {**VARIANTS[architecture], **arguments},
         origin=f"Hub layout, {files[0].name}",
         assumed=tuple(key for key in ("num_heads", "compress", "sparsify") if key not in arguments),
-        pretrained_cfg=replace(pretrained_cfg, architecture=architecture),
+        pretrained_cfg=pretrained_cfg,
         imports=_imports(config, config_file),
     )
 
@@ -179,22 +208,19 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     if file.name in ("config.json", *_WEIGHTS) and (file.parent / "config.json").is_file():
         return _read_folder(file.parent, None if file.name == "config.json" else file)
     content = _read_content(file)
-    extras = {}
-    for key in ("state_dict", "model"):
-        if isinstance(content.get(key), dict):
-            extras = content
-            content = content[key]
-            break
-    state = _weights(content)
+    wrapped = [content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)]
+    extras = content if wrapped else {}
+    state = _weights(wrapped[0] if wrapped else content)
+    assumed: tuple[str, ...] = ("img_size", "global_pool")
     if is_authors(state):
+        origin = "the authors' layout"
         try:
-            state, origin = from_authors(state), "the authors' layout"
+            state = from_authors(state)
         except ValueError as error:
             raise ValueError(f"{file} is not a CRATE checkpoint: {error}") from error
-        assumed: tuple[str, ...] = ("img_size", "global_pool")
     elif is_ours(state):
         origin = "opencrate's keys, without a configuration"
-        assumed = ("img_size", "global_pool", "compress", "sparsify")
+        assumed += ("compress", "sparsify")
     else:
         keys = ", ".join(list(state)[:3]) or "none"
         raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
@@ -261,11 +287,10 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
         num_classes = state["head.weight"].shape[0] if "head.weight" in state else 0
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{path} is not a whole CRATE checkpoint: {_sentence(error)}") from error
-    grid = math.isqrt(max(patches, 0))
-    channels = [c for c in (3, 1) if patch_dim % c == 0 and math.isqrt(patch_dim // c) ** 2 == patch_dim // c]
-    if grid < 1 or grid**2 != patches or not channels:
+    grid, patch = math.isqrt(max(patches, 0)), square_patch(patch_dim)
+    if grid < 1 or grid**2 != patches or patch is None:
         raise ValueError(f"{path} has {patches} patches of {patch_dim} values: not a square grid of square patches")
-    patch_size = math.isqrt(patch_dim // channels[0])
+    in_chans, patch_size = patch
     if num_heads is None:
         known = [size for size in SIZES.values() if (size["depth"], size["embed_dim"]) == (depth, embed_dim)]
         if not known:
@@ -278,7 +303,7 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
     return {
         "img_size": grid * patch_size,
         "patch_size": patch_size,
-        "in_chans": channels[0],
+        "in_chans": in_chans,
         "num_classes": num_classes,
         "global_pool": "token",
         "embed_dim": embed_dim,
@@ -288,19 +313,19 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
     }
 
 
-def require_whole(found: Checkpoint, path: str) -> None:
+def require_whole(state: StateDict, config: dict[str, Any], path: str, imports: tuple[str, ...] = ()) -> None:
     """Compare the weights with the network that the configuration makes, before any is built."""
     try:
-        expected = CRATE(**found.config, device=torch.device("meta")).state_dict()
+        expected = CRATE(**config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        missing = [name for name in found.imports if name not in sys.modules]
+        missing = [name for name in imports if name not in sys.modules]
         hint = f"; import {' and '.join(missing)} first, if you trust it" if missing else ""
         raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
-    problems = [f"{key} is missing" for key in expected.keys() - found.state.keys()]
-    problems += [f"{key} is not a weight of it" for key in found.state.keys() - expected.keys()]
+    problems = [f"{key} is missing" for key in expected.keys() - state.keys()]
+    problems += [f"{key} is not a weight of it" for key in state.keys() - expected.keys()]
     problems += [
         f"{key} has shape {tuple(tensor.shape)} instead of {tuple(expected[key].shape)}"
-        for key, tensor in found.state.items()
+        for key, tensor in state.items()
         if key in expected and tensor.shape != expected[key].shape
     ]
     if problems:

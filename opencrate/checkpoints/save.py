@@ -1,8 +1,7 @@
 """Writing checkpoints: a folder in timm's Hub layout, a Hub repository, the authors' layout; no file half written."""
 
+import copy
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
 from ..operators import compressions, sparsifications
 from .key_maps import to_authors
-from .load import FILE_SUFFIXES, Checkpoint, load, nearest_architecture, require_whole
+from .load import FILE_SUFFIXES, load, nearest_architecture, require_whole
 
 
 def save_pretrained(model: CRATE, directory: str | Path) -> Path:
@@ -26,8 +25,8 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     directory = Path(directory).expanduser()
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
-    network = _rebuildable(model)
-    with replacing_folder(directory, last="config.json") as folder, _recorded(network):
+    network = _to_save(model)
+    with replacing_folder(directory, last="config.json") as folder:
         save_for_hf(
             network,
             str(folder),
@@ -42,10 +41,9 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
 
 def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:
     """Write the network to a Hub repository; keyword arguments are those of `timm.models.push_to_hf_hub`."""
-    network = _rebuildable(model)
+    network = _to_save(model)
     kwargs["model_config"] = {**(kwargs.get("model_config") or {}), **operator_modules(network.config())}
-    with _recorded(network):
-        return push_to_hf_hub(network, repo_id, model_args=network.config(), safe_serialization=True, **kwargs)
+    return push_to_hf_hub(network, repo_id, model_args=network.config(), safe_serialization=True, **kwargs)
 
 
 def save_authors(model: CRATE, file: str | Path) -> Path:
@@ -54,7 +52,7 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
     Their file does not tell heads and pooling, which are arguments of their code; `config` beside the weights, which
     they do not read, tells them to `load`.
     """
-    network, file = _rebuildable(model), Path(file).expanduser()
+    network, file = _to_save(model), Path(file).expanduser()
     config = network.config()
     if file.is_dir():
         raise ValueError(f"{file} is a folder: the authors' layout is a file")
@@ -92,20 +90,33 @@ def convert(source: str | Path, target: str | Path, num_heads: int | None = None
     return save_authors(model, target) if suffix in FILE_SUFFIXES else save_pretrained(model, target)
 
 
-def _rebuildable(model: CRATE) -> CRATE:
-    """The network without wrappers, if its configuration would build it again: not so with a part pruned away."""
-    network = unwrap_model(model)
+def _to_save(model: CRATE) -> CRATE:
+    """A copy that shares all weights, without wrappers, whose record for timm says what the network is now.
+
+    A head or an input size may have changed. What its configuration would not build again is refused: a network with
+    a part pruned away, or with layers of different kinds.
+    """
+    network = copy.copy(unwrap_model(model))
     if not isinstance(network, CRATE):
-        raise ValueError(f"what is to be saved is a {type(network).__name__}, not a CRATE")
+        raise ValueError(f"can only save a CRATE, got {type(network).__name__}")
     if network.cls_token.is_meta:
         raise ValueError("what is to be saved is on the device meta and has no values")
-    require_whole(Checkpoint(network.state_dict(), "", network.config(), origin=""), "what is to be saved")
+    config, record = network.config(), network.pretrained_cfg or {}
+    require_whole(network.state_dict(), config, "what is to be saved")
     for half in ("compress", "sparsify"):
         specs = [getattr(layer, half).operator.spec for layer in network.blocks]
         if any(spec != specs[0] for spec in specs):
             raise ValueError(
                 f"what is to be saved has layers that {half} in different ways, which no configuration tells"
             )
+    architecture = record.get("architecture")
+    architecture = architecture if architecture in VARIANTS else nearest_architecture(config)
+    network.pretrained_cfg = {
+        **(record or default_cfgs[architecture].default.to_dict()),
+        "architecture": architecture,
+        "num_classes": network.num_classes,
+        "input_size": (config["in_chans"], *config["img_size"]),
+    }
     return network
 
 
@@ -115,19 +126,3 @@ def operator_modules(config: dict[str, Any]) -> dict[str, list[str]]:
     modules = {operator.__module__ for operator in operators}
     own = sorted(name for name in modules if name.partition(".")[0] not in ("opencrate", "__main__"))
     return {"imports": own} if own else {}
-
-
-@contextmanager
-def _recorded(model: CRATE) -> Iterator[None]:
-    """For a while, let timm's record of the network say what it is now: a head or an input size may have changed."""
-    before, config = model.pretrained_cfg, model.config()
-    architecture = (before or {}).get("architecture")
-    architecture = architecture if architecture in VARIANTS else nearest_architecture(config)
-    record = dict(before) if before else default_cfgs[architecture].default.to_dict()
-    record["architecture"] = architecture
-    record.update(num_classes=model.num_classes, input_size=(config["in_chans"], *config["img_size"]))
-    model.pretrained_cfg = record
-    try:
-        yield
-    finally:
-        model.pretrained_cfg = before

@@ -57,6 +57,12 @@ def open_feeds(
     return training, validation
 
 
+def open_still(data: Dataset, training: bool, device: torch.device | str = "cpu", workers: int = 0) -> Feed:
+    """A split as evaluation sees it: the centre of every picture."""
+    still = Augmentation(crop="none", flip=0.0)
+    return open_feed(data, still, training, device=device, workers=workers, augmented=False)
+
+
 def pack_splits(source: Path, out: Path, side: int = 256, max_decode_failures: float = 0.01) -> dict[str, Index]:
     """Pack every split of an image folder; one without train and validation is packed as a single split, train."""
     if not source.is_dir():

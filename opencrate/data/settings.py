@@ -1,63 +1,40 @@
 """The part of a recipe about its pictures: where they are, how they are prepared, how they are augmented."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from ..bounds import AtLeastOne, Bound, Fraction, NotNegative, Positive, Settings
 
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")  # of the default validation split
 
 
-class Settings:
-    """Base of every part of a recipe; a key without a field is refused when a recipe is read from a file."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012, pydantic reads this name
-
-
 @dataclass(frozen=True)
-class Dataset(Settings):
-    """Which pictures, and how they enter the network.
+class Dataset(Settings, section="data"):
+    """Which pictures, and how they enter the network."""
 
-    Args:
-        name: digits (built in), folder, torch/NAME (torchvision's), idx (MNIST's file format, of grey or
-            colour pictures), hfds/NAME (Hugging Face), wds (WebDataset shards) or packed (written by `opencrate pack`).
-        root: the folder, or for wds the folder or address before the shards' names.
-        train: the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
-        validation: the split that is evaluated after every epoch.
-        num_classes: number of classes.
-        size: height and width of the network's input, in pixels.
-        in_chans: 3 for colour, 1 for grey.
-        mean: subtracted from every channel, of values in [0, 1].
-        std: every channel is divided by it.
-        crop_pct: the centre crop of evaluation, as a fraction of a picture's shorter side.
-        max_decode_failures: the fraction of pictures that may fail to decode before the run stops.
-    """
-
+    # digits (built in), folder, torch/NAME (torchvision's), idx (MNIST's file format, of grey or colour pictures),
+    # hfds/NAME (Hugging Face), wds (WebDataset shards) or packed (written by `opencrate pack`).
     name: str = "folder"
-    root: str = "data"
+    root: str = "data"  # the folder, or for wds the folder or address before the shards' names.
+    # the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
     train: str = "train"
-    validation: str = "validation"
-    num_classes: int = 1000
-    size: int = 224
-    in_chans: int = 3
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    crop_pct: float = 0.875
-    max_decode_failures: float = 0.01
+    validation: str = "validation"  # the split that is evaluated after every epoch.
+    num_classes: AtLeastOne[int] = 1000  # number of classes.
+    size: AtLeastOne[int] = 224  # height and width of the network's input, in pixels.
+    # 3 for colour, 1 for grey.
+    in_chans: Annotated[int, Bound(lambda count: count in (1, 3), "must be 3, for colour, or 1, for grey")] = 3
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # subtracted from every channel, of values in [0, 1].
+    std: Positive[tuple[float, ...]] = (0.229, 0.224, 0.225)  # every channel is divided by it.
+    # the centre crop of evaluation, as a fraction of a picture's shorter side.
+    crop_pct: Annotated[float, Bound(lambda part: 0 < part <= 1, "must be in (0, 1]")] = 0.875
+    # the fraction of pictures that may fail to decode before the run stops.
+    max_decode_failures: Fraction[float] = 0.01
 
     def __post_init__(self) -> None:
-        for name in ("num_classes", "size", "in_chans"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"data.{name} must be at least 1, got {getattr(self, name)}")
-        if self.in_chans not in (1, 3):
-            raise ValueError(f"data.in_chans must be 3, for colour, or 1, for grey, got {self.in_chans}")
+        super().__post_init__()
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.in_chans:
                 raise ValueError(f"data.{name} needs a value for each of {self.in_chans} channels")
-        if min(self.std) <= 0:
-            raise ValueError(f"data.std must be positive, got {self.std}")
-        if not 0 < self.crop_pct <= 1:
-            raise ValueError(f"data.crop_pct must be in (0, 1], got {self.crop_pct}")
-        if not 0 <= self.max_decode_failures <= 1:
-            raise ValueError(f"data.max_decode_failures must be between 0 and 1, got {self.max_decode_failures}")
 
     @property
     def eval_resize(self) -> int:
@@ -66,45 +43,28 @@ class Dataset(Settings):
 
 
 @dataclass(frozen=True)
-class Augmentation(Settings):
-    """How training pictures are augmented. Evaluation sees a centre crop.
+class Augmentation(Settings, section="augment"):
+    """How training pictures are augmented. Evaluation sees a centre crop."""
 
-    Args:
-        crop: resized (a part of random size and shape), padded (moved by up to `padding`) or none.
-        scale: area of a resized crop, as fractions of the picture: least and most.
-        ratio: width over height of a resized crop.
-        padding: black border of a padded crop, as a fraction of the side.
-        flip: probability of a horizontal flip.
-        randaugment: torchvision-nN-mM for torchvision's RandAugment(N, M), or a string of timm's (rand-m9-mstd0.5).
-        erase: probability that a rectangle of 2 to 33 % of a picture is set to the mean colour.
-        mixup: alpha of mixup, 0 for none.
-        cutmix: alpha of cutmix, 0 for none.
-        interpolation: how pictures are resized.
-    """
-
+    # resized (a part of random size and shape), padded (moved by up to `padding`) or none.
     crop: Literal["resized", "padded", "none"] = "resized"
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    padding: float = 0.125
-    flip: float = 0.5
+    scale: tuple[float, float] = (0.08, 1.0)  # area of a resized crop, as fractions of the picture: least and most.
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # width over height of a resized crop.
+    padding: Fraction[float] = 0.125  # black border of a padded crop, as a fraction of the side.
+    flip: Fraction[float] = 0.5  # probability of a horizontal flip.
+    # torchvision-nN-mM for torchvision's RandAugment(N, M), or a string of timm's (rand-m9-mstd0.5).
     randaugment: str = ""
-    erase: float = 0.0
-    mixup: float = 0.0
-    cutmix: float = 0.0
-    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    erase: Fraction[float] = 0.0  # probability that a rectangle of 2 to 33 % of a picture is set to the mean colour.
+    mixup: NotNegative[float] = 0.0  # alpha of mixup, 0 for none.
+    cutmix: NotNegative[float] = 0.0  # alpha of cutmix, 0 for none.
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"  # how pictures are resized.
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"augment.scale must be two fractions in ascending order, got {self.scale}")
         if not 0 < self.ratio[0] <= self.ratio[1]:
             raise ValueError(f"augment.ratio must be two positive numbers in ascending order, got {self.ratio}")
-        if not 0 <= self.padding <= 1:
-            raise ValueError(f"augment.padding must be between 0 and 1, got {self.padding}")
-        for name in ("flip", "erase"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"augment.{name} must be between 0 and 1, got {getattr(self, name)}")
-        if self.mixup < 0 or self.cutmix < 0:
-            raise ValueError(f"augment.mixup and augment.cutmix must not be negative, got {self.mixup}, {self.cutmix}")
 
     @property
     def mixes(self) -> bool:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ..checkpoints import load_any
-from ..data import Augmentation, open_feed
-from ..distributed import World, joined
+from ..data import open_still
+from ..distributed import joined
 from ..measures import layerwise
-from ..run_recipe import import_modules_of
+from ..run_recipe import load_network
 from ..settings import Measuring
 from ..stack import is_stack
 from ..tasks import Classification
@@ -15,22 +14,21 @@ from .features import features, knn, linear_probe, real
 
 def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
     """Everything that was asked for, as plain values."""
-    import_modules_of(checkpoint)
     with joined(wanted.device) as world:
-        model: Any = load_any(checkpoint).float().eval().to(world.device)
+        model = load_network(checkpoint).to(world.device)
         classes = wanted.data.num_classes
         if model.num_classes != classes:
             raise ValueError(
                 f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
             )
-        validation = _feed(wanted, world, training=False)
+        validation = open_still(wanted.data, False, world.device, wanted.workers)
         how = world, wanted.precision, wanted.batch
         measured: dict[str, Any] = Classification(classes).evaluate(model, validation, *how)
         if wanted.real:
             measured["real"] = real(model, validation, *how)
         if wanted.knn or wanted.linear:
-            known = features(model, _feed(wanted, world, training=True), *how)
-            asked = features(model, validation, *how)
+            training = open_still(wanted.data, True, world.device, wanted.workers)
+            known, asked = features(model, training, *how), features(model, validation, *how)
             if wanted.knn:
                 measured[f"knn_{wanted.knn}"] = knn(known, asked, wanted.knn)
             if wanted.linear:
@@ -39,9 +37,3 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
             sample = validation.sample(wanted.samples, wanted.batch)
             measured["layers"] = layerwise(model, sample, wanted.layers)
     return measured
-
-
-def _feed(wanted: Measuring, world: World, training: bool) -> Any:
-    """A split as evaluation sees it: the centre of every picture."""
-    augment, device = Augmentation(crop="none", flip=0.0), world.device
-    return open_feed(wanted.data, augment, training, device=device, workers=wanted.workers, augmented=False)

@@ -40,7 +40,7 @@ def explore(source: str, settings: Exploring) -> None:
 def open_subject(source: str, settings: Exploring) -> Subject:
     """The network and its pictures; scikit-learn's two photos where no pictures are known."""
     given: Any = settings
-    if run_of(source) is None and not (settings.images or settings.recipe or settings.data):
+    if run_of(source) is None and not settings.named_pictures():
         given = replace(settings, images=str(files("sklearn.datasets.images")))
         log.warning("no pictures are known for %s, so two photos are used; pass --images FOLDER for others", source)
     study = open_study(source, given, torch.device("cpu"))

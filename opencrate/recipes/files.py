@@ -4,7 +4,8 @@ Files and commands written for an earlier version still work: RENAMED_FIELDS say
 """
 
 import re
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import suggestion
 from .recipe import Recipe
+from .table import Maker, named
 
 # Fields of 0.1 by their paths, and their paths now. What begins with "options." is an option of a run, not of a recipe.
 RENAMED_FIELDS: dict[str, str] = {
@@ -23,6 +25,13 @@ RENAMED_FIELDS: dict[str, str] = {
 }
 _SWITCHES = {True: "on", False: "off", None: "auto"}  # values of 0.1, and what they are as options
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+
+
+def find_recipe(name: str, table: dict[str, Maker]) -> tuple[Recipe, dict[str, Any]]:
+    """The recipe of this name or in this file, and the options of a run that a file of 0.1 may hold."""
+    if name.endswith((".yaml", ".yml")) or Path(name).is_file():
+        return read_recipe(name), options_in(name)
+    return named(name, table), {}
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -55,35 +64,21 @@ def _read(file: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(content, dict):
         holds = "is empty" if content is None else f"holds a {type(content).__name__}, not fields"
         raise ValueError(f"{file} is not a recipe: it {holds}")
-    options = _rename(content)
-    for name in ("compress_args", "sparsify_args"):
-        _read_numbers(_part(content, "model").get(name))
-    return content, options
-
-
-def _part(content: dict[str, Any], path: str) -> dict[str, Any]:
-    """The mapping at a path, or an empty one."""
-    part: Any = content
-    for key in filter(None, path.split(".")):
-        part = part.get(key) if isinstance(part, dict) else None
-    return part if isinstance(part, dict) else {}
-
-
-def _rename(content: dict[str, Any]) -> dict[str, Any]:
-    """Rename fields in place; those that are options today are taken out and returned."""
-    options = {}
+    options: dict[str, Any] = {}
     for old, new in RENAMED_FIELDS.items():
-        home, _, name = old.rpartition(".")
-        part = _part(content, home)
-        if name not in part:
+        section, _, name = old.rpartition(".")
+        values = content.get(section) if section else content
+        if not isinstance(values, dict) or name not in values:
             continue
-        value = part.pop(name)
-        new_home, _, new_name = new.rpartition(".")
-        if new_home == "options":
+        value, new_name = values.pop(name), new.rpartition(".")[2]
+        if new.startswith("options."):
             options[new_name] = _SWITCHES[value] if isinstance(value, bool | None) else value
-        else:
-            _part(content, new_home).setdefault(new_name, value)
-    return options
+        else:  # a field of the same section
+            values.setdefault(new_name, value)
+    if isinstance(model := content.get("model"), dict):
+        for name in ("compress_args", "sparsify_args"):
+            _read_numbers(model.get(name))
+    return content, options
 
 
 def _read_numbers(values: Any) -> None:
@@ -95,18 +90,15 @@ def _read_numbers(values: Any) -> None:
 
 def differences(old: Recipe, new: Recipe) -> list[str]:
     """The fields that two recipes would compute differently, as "optim.lr 0.1 → 0.2"."""
-    ignored = {"name", "expected"}
-    return _differences(
-        {key: value for key, value in asdict(old).items() if key not in ignored},
-        {key: value for key, value in asdict(new).items() if key not in ignored},
-    )
-
-
-def _differences(old: Any, new: Any, path: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict) and not path.endswith("_args"):
-        return [line for key in old for line in _differences(old[key], new[key], f"{path}.{key}" if path else key)]
-    same = list(old) == list(new) if isinstance(old, list | tuple) and isinstance(new, list | tuple) else old == new
-    return [] if same else [f"{path} {old!r} → {new!r}"]
+    lines = []
+    for path in _paths():
+        before, after = (attrgetter(path)(recipe) for recipe in (old, new))
+        if is_dataclass(before) or path == "name" or path.startswith("expected."):
+            continue
+        is_same = list(before) == list(after) if isinstance(before, tuple) else before == after
+        if not is_same:
+            lines.append(f"{path} {before!r} → {after!r}")
+    return lines
 
 
 def _sentence(error: ValidationError) -> str:
@@ -123,16 +115,15 @@ def _sentence(error: ValidationError) -> str:
 
 def _nearest(path: str) -> str:
     """The field that was meant: the only one of that name elsewhere, or one with a similar path."""
-    paths = _paths(Recipe)
+    paths = _paths()
     namesakes = [known for known in paths if known.rpartition(".")[2] == path.rpartition(".")[2]]
     return suggestion(namesakes[0], namesakes) if len(namesakes) == 1 else suggestion(path, paths)
 
 
-def _paths(kind: Any, prefix: str = "") -> list[str]:
-    """Every field of a recipe by its path, the parts that hold fields included."""
+def _paths() -> list[str]:
+    """Every section and field of a recipe by its path: optim, optim.lr, …"""
     paths = []
-    for field in fields(kind):
-        paths.append(f"{prefix}{field.name}")
-        if is_dataclass(field.type):
-            paths += _paths(field.type, f"{prefix}{field.name}.")
+    for part in fields(Recipe):
+        inner = fields(part.type) if is_dataclass(part.type) else ()
+        paths += [part.name, *(f"{part.name}.{field.name}" for field in inner)]
     return paths

@@ -6,20 +6,22 @@ footnote names timm's, whose magnitudes are clipped at 10). The paper gives neit
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from ..data.settings import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
-from .table import register_finetuning
+from .scratch import FASHION_MNIST
+from .table import FINETUNING, enter
 
 SOURCE = "paper, table 1 (CRATE-Base); epochs ours"
 
 
-def _finetuning(name: str, data: Dataset, crop: str, top1: float) -> Recipe:
+def _finetuning(name: str, data: Dataset, crop: Literal["padded", "resized"], top1: float) -> Recipe:
     return Recipe(
         name=f"finetune_{name}",
         model=Model(start="CHECKPOINT"),
         data=data,
-        augment=Augmentation(crop=crop, randaugment="torchvision-n2-m14"),  # type: ignore[arg-type]
+        augment=Augmentation(crop=crop, randaugment="torchvision-n2-m14"),
         optim=Optim("adamw", lr=5e-5, weight_decay=0.01, batch=512),
         schedule=Schedule(epochs=50, warmup_epochs=5),
         label_smoothing=0.1,
@@ -27,38 +29,22 @@ def _finetuning(name: str, data: Dataset, crop: str, top1: float) -> Recipe:
     )
 
 
-@register_finetuning
-def cifar10() -> Recipe:
-    """CIFAR-10 at 224 pixels."""
-    return _finetuning("cifar10", Dataset("torch/cifar10", num_classes=10, crop_pct=1.0), "padded", 96.8)
-
-
-@register_finetuning
-def cifar100() -> Recipe:
-    """CIFAR-100 at 224 pixels."""
-    return _finetuning("cifar100", Dataset("torch/cifar100", num_classes=100, crop_pct=1.0), "padded", 82.7)
-
-
-@register_finetuning
-def flowers102() -> Recipe:
-    """Oxford Flowers-102 at 224 pixels."""
-    return _finetuning("flowers102", Dataset("torch/flowers102", num_classes=102), "resized", 88.7)
-
-
-@register_finetuning
-def pets() -> Recipe:
-    """Oxford-IIIT Pets at 224 pixels."""
-    return _finetuning("pets", Dataset("torch/pets", num_classes=37), "resized", 85.3)
-
-
-@register_finetuning
-def fashion_mnist() -> Recipe:
-    """Fashion-MNIST at 32 pixels, crop and flip only."""
-    small = Dataset("torch/fashion_mnist", num_classes=10, size=32, mean=(0.286,) * 3, std=(0.353,) * 3, crop_pct=1.0)
-    base = _finetuning("fashion_mnist", small, "padded", 0.0)
+def _fashion_mnist(name: str) -> Recipe:
     return replace(
-        base,
+        _finetuning(name, FASHION_MNIST, "padded", 0.0),
         augment=Augmentation(crop="padded"),
         schedule=Schedule(epochs=20, warmup_epochs=2),
         expected=Expected(source="ours"),
     )
+
+
+CIFAR10 = Dataset("torch/cifar10", num_classes=10, crop_pct=1.0)
+CIFAR100 = Dataset("torch/cifar100", num_classes=100, crop_pct=1.0)
+FLOWERS102 = Dataset("torch/flowers102", num_classes=102)
+PETS = Dataset("torch/pets", num_classes=37)
+
+enter("cifar10", "CIFAR-10 at 224 pixels.", _finetuning, CIFAR10, "padded", 96.8, table=FINETUNING)
+enter("cifar100", "CIFAR-100 at 224 pixels.", _finetuning, CIFAR100, "padded", 82.7, table=FINETUNING)
+enter("flowers102", "Oxford Flowers-102 at 224 pixels.", _finetuning, FLOWERS102, "resized", 88.7, table=FINETUNING)
+enter("pets", "Oxford-IIIT Pets at 224 pixels.", _finetuning, PETS, "resized", 85.3, table=FINETUNING)
+enter("fashion_mnist", "Fashion-MNIST at 32 pixels, crop and flip only.", _fashion_mnist, table=FINETUNING)

@@ -9,12 +9,10 @@ from dataclasses import replace
 
 from ..data.settings import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
-from .table import RECIPES, register
-
-BASE_HOURS = "10 h (240 s an epoch)"
+from .table import enter, register
 
 
-def _imagenet1k(name: str, model: str, top1: float, time: str = "", source: str = "paper, table 1") -> Recipe:
+def _imagenet1k(name: str, model: str, top1: float, time: str = "") -> Recipe:
     return Recipe(
         name=name,
         model=Model(model),
@@ -23,44 +21,23 @@ def _imagenet1k(name: str, model: str, top1: float, time: str = "", source: str 
         optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=2048),
         schedule=Schedule(epochs=150, warmup_epochs=5),
         label_smoothing=0.1,
-        expected=Expected(top1, "16 × A100 40 GB" if time else "", time, source),
+        expected=Expected(top1, "16 × A100 40 GB" if time else "", time, "paper, table 1"),
     )
 
 
-@register
-def imagenet1k_tiny() -> Recipe:
-    """ImageNet-1k, CRATE-Tiny."""
-    return _imagenet1k("imagenet1k_tiny", "crate_tiny_patch16_224", 66.7)
-
-
-@register
-def imagenet1k_small() -> Recipe:
-    """ImageNet-1k, CRATE-Small."""
-    return _imagenet1k("imagenet1k_small", "crate_small_patch16_224", 69.2)
+enter("imagenet1k_tiny", "ImageNet-1k, CRATE-Tiny.", _imagenet1k, "crate_tiny_patch16_224", 66.7)
+enter("imagenet1k_small", "ImageNet-1k, CRATE-Small.", _imagenet1k, "crate_small_patch16_224", 69.2)
 
 
 @register
 def imagenet1k_base() -> Recipe:
     """ImageNet-1k, CRATE-Base."""
-    return _imagenet1k("imagenet1k_base", "crate_base_patch16_224", 70.8, BASE_HOURS)
+    return _imagenet1k("imagenet1k_base", "crate_base_patch16_224", 70.8, "10 h (240 s an epoch)")
 
 
-@register
-def imagenet1k_large() -> Recipe:
-    """ImageNet-1k, CRATE-Large."""
-    return _imagenet1k("imagenet1k_large", "crate_large_patch16_224", 71.3)
-
-
-@register
-def imagenet1k_vit_tiny() -> Recipe:
-    """ImageNet-1k, timm's ViT-Tiny."""
-    return _imagenet1k("imagenet1k_vit_tiny", "vit_tiny_patch16_224", 71.5)
-
-
-@register
-def imagenet1k_vit_small() -> Recipe:
-    """ImageNet-1k, timm's ViT-Small."""
-    return _imagenet1k("imagenet1k_vit_small", "vit_small_patch16_224", 72.4)
+enter("imagenet1k_large", "ImageNet-1k, CRATE-Large.", _imagenet1k, "crate_large_patch16_224", 71.3)
+enter("imagenet1k_vit_tiny", "ImageNet-1k, timm's ViT-Tiny.", _imagenet1k, "vit_tiny_patch16_224", 71.5)
+enter("imagenet1k_vit_small", "ImageNet-1k, timm's ViT-Small.", _imagenet1k, "vit_small_patch16_224", 72.4)
 
 
 # What differs from imagenet1k_base, and the accuracy that the paper reports for it.
@@ -82,23 +59,17 @@ ARCHITECTURES: dict[str, tuple[dict[str, dict[str, object]], float]] = {
 }
 
 
-def _ablation(key: str) -> Recipe:
-    changes, top1 = (HYPERPARAMETERS | ARCHITECTURES)[key]
+def _ablation(name: str, changes: dict[str, dict[str, object]], top1: float, table: str) -> Recipe:
     base = imagenet1k_base()
     parts = {part: replace(getattr(base, part), **values) for part, values in changes.items()}
-    table = "table of parameters" if key in HYPERPARAMETERS else "table of variants, whose options it does not state"
-    expected = Expected(top1, source=f"paper, {table}")
-    return replace(base, name=f"imagenet1k_base_{key}", **parts, expected=expected)
+    return replace(base, name=name, **parts, expected=Expected(top1, source=f"paper, {table}"))
 
 
-def _register_ablation(key: str) -> None:
-    def maker() -> Recipe:
-        return _ablation(key)
-
-    maker.__name__ = f"imagenet1k_base_{key}"
-    maker.__doc__ = f"ImageNet-1k, CRATE-Base with {key.replace('_', ' ', 1) if key in HYPERPARAMETERS else key}."
-    RECIPES[maker.__name__] = maker
-
-
-for _key in HYPERPARAMETERS | ARCHITECTURES:
-    _register_ablation(_key)
+for _ablations, _table in (
+    (HYPERPARAMETERS, "table of parameters"),
+    (ARCHITECTURES, "table of variants, whose options it does not state"),
+):
+    for _key, (_changes, _top1) in _ablations.items():
+        _change = _key if _ablations is ARCHITECTURES else _key.replace("_", " ", 1)
+        _about = f"ImageNet-1k, CRATE-Base with {_change}."
+        enter(f"imagenet1k_base_{_key}", _about, _ablation, _changes, _top1, _table)

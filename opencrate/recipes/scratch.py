@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ..data.settings import Augmentation, Dataset
 from .recipe import Expected, Model, Optim, Recipe, Schedule
-from .table import register
+from .table import RECIPES, enter, named, register
 
 LIGHT = "the paper's settings, batch 512, 60 epochs"
 STRONG = "the paper's settings, batch 512, RandAugment, 200 epochs"
@@ -29,71 +29,59 @@ def digits() -> Recipe:
     )
 
 
-def _cifar10(name: str, model: Model, top1: float, time: str = "") -> Recipe:
-    """CIFAR-10 with the paper's settings; the accuracies are those of docs/RESULTS.md."""
+CIFAR10 = Dataset(
+    "torch/cifar10", num_classes=10, size=32, mean=(0.491, 0.482, 0.447), std=(0.247, 0.243, 0.262), crop_pct=1.0
+)
+FASHION_MNIST = Dataset(
+    "torch/fashion_mnist", num_classes=10, size=32, mean=(0.286,) * 3, std=(0.353,) * 3, crop_pct=1.0
+)
+
+
+def _light(name: str, data: Dataset, model: Model, expected: Expected) -> Recipe:
     return Recipe(
         name=name,
         model=model,
-        data=Dataset(
-            "torch/cifar10",
-            num_classes=10,
-            size=32,
-            mean=(0.491, 0.482, 0.447),
-            std=(0.247, 0.243, 0.262),
-            crop_pct=1.0,
-        ),
+        data=data,
         augment=Augmentation(crop="padded"),
         optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=512),
         schedule=Schedule(epochs=60, warmup_epochs=5),
-        expected=Expected(top1, "1 × H200", time, f"{LIGHT}; {MEAN}"),
+        expected=expected,
     )
 
 
-@register
-def cifar10_tiny() -> Recipe:
-    """CIFAR-10, CRATE-Tiny, patches of 4 pixels."""
-    return _cifar10("cifar10_tiny", Model("crate_tiny_patch4_32"), 84.4, "37 s and 30 s to compile")
+def _cifar10(name: str, model: Model, top1: float, time: str = "") -> Recipe:
+    """The accuracies are those of docs/RESULTS.md."""
+    return _light(name, CIFAR10, model, Expected(top1, "1 × H200", time, f"{LIGHT}; {MEAN}"))
 
 
-@register
-def cifar10_small() -> Recipe:
-    """CIFAR-10, CRATE-Small, patches of 4 pixels."""
-    return _cifar10("cifar10_small", Model("crate_small_patch4_32"), 85.3)
-
-
-@register
-def cifar10_base() -> Recipe:
-    """CIFAR-10, CRATE-Base, patches of 4 pixels."""
-    return _cifar10("cifar10_base", Model("crate_base_patch4_32"), 85.4)
-
-
-@register
-def cifar10_vit_tiny() -> Recipe:
-    """CIFAR-10, timm's ViT-Tiny, patches of 4 pixels."""
-    return _cifar10("cifar10_vit_tiny", Model("vit_tiny_patch16_224", patch_size=4), 81.4)
-
-
-def _strong(recipe: Recipe, top1: float, time: str = "") -> Recipe:
-    """The same with RandAugment and 200 epochs."""
+def _strong(name: str, top1: float, time: str = "") -> Recipe:
+    """The recipe of this name without `_strong`, with RandAugment and 200 epochs."""
+    recipe = named(name.removesuffix("_strong"), RECIPES)
     return replace(
         recipe,
-        name=f"{recipe.name}_strong",
+        name=name,
         augment=replace(recipe.augment, randaugment="torchvision-n2-m9"),
         schedule=replace(recipe.schedule, epochs=200),
         expected=Expected(top1, "1 × H200", time, f"{STRONG}; {MEAN}"),
     )
 
 
-@register
-def cifar10_tiny_strong() -> Recipe:
-    """CIFAR-10, CRATE-Tiny, RandAugment and more epochs."""
-    return _strong(cifar10_tiny(), 88.5, "146 s and 30 s to compile")
+TINY, SMALL, BASE = (Model(f"crate_{size}_patch4_32") for size in ("tiny", "small", "base"))
+VIT_TINY = Model("vit_tiny_patch16_224", patch_size=4)
+
+enter("cifar10_tiny", "CIFAR-10, CRATE-Tiny, patches of 4 pixels.", _cifar10, TINY, 84.4, "37 s and 30 s to compile")
+enter("cifar10_small", "CIFAR-10, CRATE-Small, patches of 4 pixels.", _cifar10, SMALL, 85.3)
+enter("cifar10_base", "CIFAR-10, CRATE-Base, patches of 4 pixels.", _cifar10, BASE, 85.4)
+enter("cifar10_vit_tiny", "CIFAR-10, timm's ViT-Tiny, patches of 4 pixels.", _cifar10, VIT_TINY, 81.4)
+
+LONGER = "RandAugment and more epochs"
+enter("cifar10_tiny_strong", f"CIFAR-10, CRATE-Tiny, {LONGER}.", _strong, 88.5, "146 s and 30 s to compile")
 
 
 @register
 def cifar10_base_strong() -> Recipe:
     """CIFAR-10, CRATE-Base, RandAugment, mixup and cutmix, more epochs, half the learning rate."""
-    recipe = _strong(cifar10_base(), 91.7, "18 min beside four other runs")
+    recipe = _strong("cifar10_base_strong", 91.7, "18 min beside four other runs")
     return replace(
         recipe,
         augment=replace(recipe.augment, mixup=0.2, cutmix=1.0),
@@ -102,21 +90,10 @@ def cifar10_base_strong() -> Recipe:
     )
 
 
-@register
-def cifar10_vit_tiny_strong() -> Recipe:
-    """CIFAR-10, timm's ViT-Tiny, RandAugment and more epochs."""
-    return _strong(cifar10_vit_tiny(), 87.8)
+enter("cifar10_vit_tiny_strong", f"CIFAR-10, timm's ViT-Tiny, {LONGER}.", _strong, 87.8)
 
 
 @register
 def fashion_mnist_tiny() -> Recipe:
     """Fashion-MNIST, CRATE-Tiny, patches of 4 pixels."""
-    return Recipe(
-        name="fashion_mnist_tiny",
-        model=Model("crate_tiny_patch4_32"),
-        data=Dataset("torch/fashion_mnist", num_classes=10, size=32, mean=(0.286,) * 3, std=(0.353,) * 3, crop_pct=1.0),
-        augment=Augmentation(crop="padded"),
-        optim=Optim("lion", lr=2.4e-4, weight_decay=0.5, batch=512),
-        schedule=Schedule(epochs=60, warmup_epochs=5),
-        expected=Expected(source=LIGHT),
-    )
+    return _light("fashion_mnist_tiny", FASHION_MNIST, TINY, Expected(source=LIGHT))

@@ -1,14 +1,15 @@
 """Recipes by name."""
 
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import suggestion
 from .recipe import Recipe
 
 Maker = Callable[[], Recipe]
 
-RECIPES: dict[str, Maker] = {}
-FINETUNING: dict[str, Maker] = {}
+RECIPES: dict[str, Maker] = {}  # `opencrate train NAME`
+FINETUNING: dict[str, Maker] = {}  # `opencrate finetune NAME CHECKPOINT`
 
 
 def register(maker: Maker) -> Maker:
@@ -17,10 +18,16 @@ def register(maker: Maker) -> Maker:
     return maker
 
 
-def register_finetuning(maker: Maker) -> Maker:
-    """Decorator: `opencrate finetune NAME --model.start CHECKPOINT` runs it."""
-    FINETUNING[maker.__name__] = maker
-    return maker
+def enter(
+    name: str, about: str, make: Callable[..., Recipe], *arguments: Any, table: dict[str, Maker] = RECIPES
+) -> None:
+    """Enter a recipe of a family, `make(name, *arguments)`, into a table; `about` says what it trains."""
+
+    def maker() -> Recipe:
+        return make(name, *arguments)
+
+    maker.__name__, maker.__doc__ = name, about
+    table[name] = maker
 
 
 def named(name: str, table: dict[str, Maker]) -> Recipe:

@@ -39,7 +39,8 @@ def analyze(source: str, settings: Analysis) -> Path:
         compared = not settings.only or "layers" in settings.only
         study = open_study(source, settings, world.device, training=compared, chosen=settings.pictures)
         builders, data = _builders(study, settings), ReportData(study, settings)
-        folder = OutputFolder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
+        default = study.run.analysis if study.run else Path("out/analysis")
+        folder = OutputFolder((settings.out or default).expanduser())
         sections, omitted = list[Section](), list[str]()
         for number, (name, build) in enumerate(builders.items()):
             report(name, number, len(builders))

@@ -13,7 +13,7 @@ import torch
 from markupsafe import Markup, escape
 
 from .. import __version__
-from ..run_folder import NETWORK_FOLDERS, RECORD, RESULT
+from ..run_folder import NETWORK_FOLDERS
 from ..study import Study
 from .data import ReportData
 from .sections import OutputFolder, Picture, Section, Table, labels
@@ -95,12 +95,11 @@ def _operator(operator: Any) -> str:
 
 
 def _training(study: Study) -> list[tuple[str, str]]:
-    record, result = study.run_json(RECORD), study.run_json(RESULT)
     if study.note is not None:
         return [("training", "none: fresh weights")]
-    if record is None:
+    if not study.starts:
         return [("training", "not known: the checkpoint is not in a run folder")]
-    last = record[-1]
+    last, result = study.starts[-1], study.result
     versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
     if result is None:
         done = [("training", "the run has not finished")]
@@ -127,7 +126,7 @@ def _pictures(study: Study) -> list[tuple[str, str]]:
 
 
 def _accuracy(study: Study) -> list[tuple[str, str]]:
-    result = study.run_json(RESULT)
+    result = study.result
     if not result or "top1" not in result or not study.own_pictures:
         return []
     best = Path(study.source).name == NETWORK_FOLDERS[1]

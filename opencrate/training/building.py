@@ -12,12 +12,12 @@ from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..checkpoints import load_any, save_pretrained
+from ..checkpoints import save_pretrained
 from ..errors import suggestion
 from ..files import replacing_folder
 from ..imports import import_modules
 from ..recipes import Recipe
-from ..run_recipe import import_modules_of
+from ..run_recipe import load_network
 from ..tasks import Classification, Task
 from .checkpoints import reason_not_written
 
@@ -70,8 +70,7 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
     """A checkpoint's network, adapted to the recipe's pictures and classes."""
     data = recipe.data
     require_start(recipe)
-    import_modules_of(recipe.model.start)
-    model: Any = load_any(recipe.model.start).float().train()
+    model = load_network(recipe.model.start).train()
     architecture = model.pretrained_cfg["architecture"]
     if recipe.model.name not in ("", architecture):
         raise ValueError(f"model.name is {recipe.model.name}, but the checkpoint holds a {architecture}: leave it out")

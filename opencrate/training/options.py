@@ -2,71 +2,50 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
+
+from ..bounds import AtLeastOne, NotNegative, Settings
 
 Switch = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to run the recipe. This does not change what is computed, except rounding and the draws of dropout.
+class Options(Settings):
+    """How to run the recipe. This does not change what is computed, except rounding and the draws of dropout."""
 
-    Args:
-        out: the run's folder, runs/NAME by default. The same command again continues where the run stopped.
-        resume: continue the run in the folder; it is an error if there is none.
-        root: where the pictures are on this machine, instead of the recipe's data.root.
-        device: auto, cpu, cuda or cuda:N.
-        processes: start this many processes with torchrun, which restarts them if one dies.
-        parallel: ddp (every process holds the network) or fsdp (the layers are sharded over the processes).
-        micro_batch: the most pictures that pass through the network at once on a process; the global batch stays.
-        compile: compile the network with torch.compile, which needs a C++ compiler: auto (on CUDA in bf16 or fp16),
-            on or off.
-        graphs: record a step as CUDA graphs, so that the GPU never waits for the host: auto (on CUDA in bf16), on or
-            off. Steps on several processes, in fp16, with objective.weight or with an operator that cannot be recorded
-            run without graphs.
-        attention: how attention is computed: symmetric (our kernel), sdpa (torch's), reference (as it is written) or
-            auto (the faster one).
-        workers: processes that decode pictures, for each training process; by default one for each core, at most 16.
-        save_minutes: minutes between checkpoints within an epoch.
-        save_steps: steps between checkpoints within an epoch, 0 for none.
-        save_epochs: save a checkpoint after every n-th epoch, and at the end.
-        keep_epochs: keep the checkpoint of every n-th epoch, 0 for none.
-        evaluate_epochs: evaluate and show the layers after every n-th epoch, and at the end.
-        log_steps: steps between lines of metrics.jsonl.
-        tensorboard: write TensorBoard files, if TensorBoard is installed.
-    """
-
+    # the run's folder, runs/NAME by default. The same command again continues where the run stopped.
     out: Path | None = None
-    resume: bool = False
-    root: str | None = None
-    device: str = "auto"
-    processes: int = 1
+    resume: bool = False  # continue the run in the folder; it is an error if there is none.
+    root: str | None = None  # where the pictures are on this machine, instead of the recipe's data.root.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+    processes: AtLeastOne[int] = 1  # start this many processes with torchrun, which restarts them if one dies.
+    # ddp (every process holds the network) or fsdp (the layers are sharded over the processes).
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    micro_batch: int = 512
+    # the most pictures that pass through the network at once on a process; the global batch stays.
+    micro_batch: AtLeastOne[int] = 512
+    # compile the network with torch.compile, which needs a C++ compiler: auto (on CUDA in bf16 or fp16), on or off.
     compile: Switch = "auto"
+    # record a step as CUDA graphs, so that the GPU never waits for the host: auto (on CUDA in bf16), on or off. Steps
+    # on several processes, in fp16, with objective.weight or with an operator that cannot be recorded run without
+    # graphs.
     graphs: Switch = "auto"
+    # how attention is computed: symmetric (our kernel), sdpa (torch's), reference (as it is written) or auto (the
+    # faster one).
     attention: str = "auto"
-    workers: int | None = None
-    save_minutes: float = 10.0
-    save_steps: int = 0
-    save_epochs: int = 1
-    keep_epochs: int = 0
-    evaluate_epochs: int = 1
-    log_steps: int = 50
-    tensorboard: bool = True
+    # processes that decode pictures, for each training process; by default one for each core, at most 16.
+    workers: NotNegative[int | None] = None
+    save_minutes: NotNegative[float] = 10.0  # minutes between checkpoints within an epoch.
+    save_steps: NotNegative[int] = 0  # steps between checkpoints within an epoch, 0 for none.
+    save_epochs: AtLeastOne[int] = 1  # save a checkpoint after every n-th epoch, and at the end.
+    keep_epochs: NotNegative[int] = 0  # keep the checkpoint of every n-th epoch, 0 for none.
+    evaluate_epochs: AtLeastOne[int] = 1  # evaluate and show the layers after every n-th epoch, and at the end.
+    log_steps: AtLeastOne[int] = 50  # steps between lines of metrics.jsonl.
+    tensorboard: bool = True  # write TensorBoard files, if TensorBoard is installed.
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.out is not None:
             object.__setattr__(self, "out", Path(self.out))  # a string will do
-        for name in ("compile", "graphs"):
-            if getattr(self, name) not in get_args(Switch):
-                raise ValueError(f"{name} must be auto, on or off, got {getattr(self, name)!r}")
-        for name in ("processes", "micro_batch", "save_epochs", "evaluate_epochs", "log_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("save_minutes", "save_steps", "keep_epochs", "workers"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
     def compiles(self, device: str, precision: str) -> bool:
         """Whether the network is compiled on a type of device; in fp32 compiling takes longer than it saves."""

@@ -488,7 +488,7 @@ def test_other_refusals(tmp_path):
             convert(tmp_path / "ours", tmp_path / name)
     with pytest.raises(ValueError, match="is what would be read: give another name"):
         convert(tmp_path / "ours", tmp_path / "ours" / ".." / "ours")
-    with pytest.raises(ValueError, match="is a VisionTransformer, not a CRATE"):
+    with pytest.raises(ValueError, match="can only save a CRATE, got VisionTransformer"):
         save_pretrained(timm.create_model("test_vit"), tmp_path / "vit")
     edited = small()
     edited.blocks[1].sparsify.operator.options["eta"] = 0.2

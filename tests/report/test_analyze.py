@@ -17,7 +17,7 @@ from opencrate.cli import main
 from opencrate.measures.audit import audit
 from opencrate.report import Analysis, analyze, audit_of, sections
 from opencrate.report.sections import OutputFolder, finite_or_named, labels
-from opencrate.settings import SECTIONS
+from opencrate.settings import SECTIONS, Studying
 from opencrate.sources import open_sources
 
 from ..networks import small
@@ -59,7 +59,7 @@ def test_everything_is_written(report):
 
 def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
     model = load(checkpoint)
-    (source,) = open_sources(checkpoint, model, str(pictures))
+    (source,) = open_sources(checkpoint, model, Studying(images=str(pictures)))
     for name in ("paper", "official", "unit"):
         table = layerwise(model, source.batches(9, 4), name)
         found = json.loads((report.parent / "tables/layers.json").read_text())[name]
@@ -141,7 +141,7 @@ def test_networks_of_one_name_get_longer_ones():
 
 
 def test_pictures_come_from_all_over_the_set(checkpoint, pictures):
-    (source,) = open_sources(checkpoint, load(checkpoint), str(pictures))
+    (source,) = open_sources(checkpoint, load(checkpoint), Studying(images=str(pictures)))
     everything = torch.cat(list(source.batches(9)))
     for samples, numbers in ((3, [0, 3, 6]), (6, [0, 1, 3, 4, 6, 7]), (20, list(range(9)))):
         assert torch.equal(torch.cat(list(source.batches(samples, 2))), everything[numbers])
@@ -192,7 +192,7 @@ def test_another_eps_gives_the_definition_another_name(checkpoint, pictures, tmp
 
 def test_chosen_pictures_come_first(checkpoint, pictures):
     model = load(checkpoint)
-    (source,) = open_sources(checkpoint, model, str(pictures))
+    (source,) = open_sources(checkpoint, model, Studying(images=str(pictures)))
     everything = torch.cat(list(source.batches(9, 9)))
     gallery = source.gallery(4, chosen=(7, 2))
     assert torch.equal(gallery.images[:2], everything[[7, 2]])
@@ -260,7 +260,7 @@ def test_odd_networks_and_pictures(kind, pictures, tmp_path, monkeypatch):
         (["MODEL", "--images", "PICTURES", "--out", "PICTURES"], "contains files that are not an analysis"),
         (["MODEL", "--images", "PICTURES", "--out", "FILE"], "is a file; choose a folder"),
         (["MODEL", "--images", "PICTURES", "--out", "FILE/below"], "cannot be written"),
-        (["MODEL", "--images", "PICTURES", "--only", "layer"], "unknown part 'layer'; did you mean 'layers'?"),
+        (["MODEL", "--images", "PICTURES", "--only", "layer"], "unknown section 'layer'; did you mean 'layers'?"),
         (["MODEL", "--images", "PICTURES", "--definitions", "offical"], "unknown definition 'offical'"),
         (["MODEL", "--images", "PICTURES", "--samples", "0"], "samples must be at least 1, got 0"),
         (["MODEL", "--images", "PICTURES", "--recipe", "digits"], "both name pictures; pass one of them"),
@@ -322,7 +322,7 @@ def test_no_nan_in_a_table_without_a_name(tmp_path):
 def test_the_first_pictures_of_a_gallery_see_all_classes(monkeypatch):
     """Of a set that is sorted by class, every prefix that was asked for is a stratified sample."""
     model = small(in_chans=1, num_classes=10)
-    source, *_ = open_sources("digits", model, data="digits", training=False)
+    source, *_ = open_sources("digits", model, Studying(data="digits"), training=False)
     order = source.feed.targets.argsort(stable=True)
     for name in ("images", "targets"):
         monkeypatch.setattr(source.feed, name, getattr(source.feed, name)[order])
