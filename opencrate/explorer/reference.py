@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..inspection.views import Patches, finite_projections, leading_scores, patches_at
+from ..measures.layerwise import joined
 from ..models import CRATE
 from ..objective.rates import require_finite
 from ..sources import Gallery
@@ -77,7 +78,7 @@ class Reference:
         """Find the study's own network's patches, and its mean curves over all reference pictures."""
         self.patches(variant, lambda: self.study.model)
         if self.study.samples <= GALLERY:
-            parts = [{name: torch.cat([layer[name] for layer in self._curves]) for name in self._curves[0]}]
+            parts = [joined(self._curves, dim=0)]
             batches = iter(self.gallery.images[SEARCHED:].split(self.study.batch))
         else:
             parts, batches = [], self.study.batches()
@@ -85,7 +86,7 @@ class Reference:
             with self.turn(), torch.inference_mode():
                 if len(batch) > 0:
                     parts.append(curves(list(trajectory(self.study.model, batch))))
-        values = {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}  # (layers, samples)
+        values = joined(parts, dim=1)  # (layers, samples)
         self.means = {
             "samples": values["nonzero"].shape[1],
             "curves": {name: value.mean(1).tolist() for name, value in values.items()},

@@ -146,10 +146,8 @@ class _Questions:
     def _recording(self, question: Answer) -> Recording:
         """The recording of a question's picture in its variant of the network; it is made where none is kept."""
         key, variant = str(question.get("key")), _variant(question)
-        picture, kept = self.store.get(key), self.store.recordings.get((key, variant))
-        if kept is not None:
-            return kept
-        return self.store.recordings.put((key, variant), record(self.subject.variant(variant), picture.images))
+        picture, recordings, place = self.store.get(key), self.store.recordings, (key, variant)
+        return recordings.get(place) or recordings.put(place, record(self.subject.variant(variant), picture.images))
 
 
 async def _answer(work: Callable[[], Answer]) -> Response:

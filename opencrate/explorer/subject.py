@@ -95,7 +95,8 @@ class Subject:
     def crops(self, variant: Variant, layer: int, kind: str, number: int) -> list[dict[str, Any]]:
         """The best patches of the reference pictures for a "head" or "coordinate" of a layer, cut out."""
         best = self.reference.patches(variant, lambda: self.variant(variant))[layer - 1]
-        return crops(self.reference.searched.shown, best.patches(kind, number), self.model.patch_embed.patch_size)
+        patch_size = self.network(variant.network).patch_embed.patch_size
+        return crops(self.reference.searched.shown, best.patches(kind, number), patch_size)
 
     def measure_reference(self) -> Thread:
         """Measure the reference pictures in the background."""

@@ -26,7 +26,7 @@ def token_table(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 
     if not hasattr(model, "forward_intermediates"):
         raise ValueError(f"{type(model).__name__} does not hand out its tokens (timm's forward_intermediates)")
 
-    def values_of(images: Tensor) -> dict[str, Tensor]:
+    def values_of(images: Tensor) -> list[dict[str, Tensor]]:
         try:
             layers = model.forward_intermediates(  # type: ignore[operator]
                 images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
@@ -34,14 +34,16 @@ def token_table(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 
         except (TypeError, AssertionError) as error:  # of a network without tokens
             raise ValueError(f"{type(model).__name__} does not hand out tokens: only transformers do") from error
         tokens = [_all_tokens(layer).double() for layer in layers]
-        return {
-            "nonzero": torch.stack([nonzero_fraction(Z) for Z in tokens]),
-            "rank": torch.stack([effective_rank(Z) for Z in tokens]),
-            "R": torch.stack([coding_rate(Z, eps) for Z in tokens]),
-            "R_unit": torch.stack([coding_rate(normalize(Z, dim=-1), eps) for Z in tokens]),
+        values = {
+            "nonzero": [nonzero_fraction(Z) for Z in tokens],
+            "rank": [effective_rank(Z) for Z in tokens],
+            "R": [coding_rate(Z, eps) for Z in tokens],
+            "R_unit": [coding_rate(normalize(Z, dim=-1), eps) for Z in tokens],
         }
+        return [{name: torch.stack(column) for name, column in values.items()}]
 
-    return by_layer(summary(stream(model, batches, values_of)))
+    (values,) = stream(model, batches, values_of)
+    return by_layer(summary(values))
 
 
 def _all_tokens(layer: Any) -> Tensor:

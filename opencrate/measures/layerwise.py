@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from timm.utils import unwrap_model
@@ -24,7 +24,6 @@ GPU_BYTES = 2**25  # of the tokens of layers that are measured together on a GPU
 RESAMPLES = 1000  # of the samples, for an interval
 LEVEL = 0.95
 
-K = TypeVar("K")
 Reader = Callable[[Sequence[Step]], dict[str, Tensor]]
 """Measures a batch of pictures in some layers of a network: values by name, each (layers, b)."""
 
@@ -133,17 +132,11 @@ def read_steps(
     network = unwrap_model(model)
     require_stack("layerwise", network)
 
-    def values_of(images: Tensor) -> dict[tuple[int, str], Tensor]:
-        parts = [
-            {(i, name): values for i, reader in enumerate(readers) for name, values in reader(steps).items()}
-            for steps in _measured_together(trajectory(network, images))
-        ]
-        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    def values_of(images: Tensor) -> list[dict[str, Tensor]]:
+        parts = [[reader(steps) for reader in readers] for steps in _measured_together(trajectory(network, images))]
+        return [joined(of_reader, dim=0) for of_reader in zip(*parts, strict=True)]
 
-    result: list[dict[str, Tensor]] = [{} for _ in readers]
-    for (i, name), values in stream(network, batches, values_of, samples).items():
-        result[i][name] = values
-    return result
+    return stream(network, batches, values_of, samples)
 
 
 def _measured_together(steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -166,16 +159,16 @@ def _measured_together(steps: Iterable[Step]) -> Iterator[list[Step]]:
 def stream(
     model: nn.Module,
     batches: Tensor | Iterable[Any],
-    values_of: Callable[[Tensor], dict[K, Tensor]],
+    values_of: Callable[[Tensor], list[dict[str, Tensor]]],
     samples: int | None = None,
-) -> dict[K, Tensor]:
-    """The values of pictures, (…, b) by name, for batch after batch, put together on the CPU: (…, samples).
+) -> list[dict[str, Tensor]]:
+    """The values of pictures, (layers, b) each, for batch after batch, put together on the CPU: (layers, samples).
 
     The network is in evaluation mode meanwhile, and the pictures are brought to its device and type.
     """
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
-    like, count, parts = next(model.parameters()), 0, list[dict[K, Tensor]]()
+    like, count, parts = next(model.parameters()), 0, list[list[dict[str, Tensor]]]()
     was_training = model.training
     model.eval()
     try:
@@ -189,7 +182,7 @@ def stream(
             if len(images) == 0:
                 continue
             images = images.to(like.device, like.dtype if images.is_floating_point() else None)
-            parts.append({name: values.cpu() for name, values in values_of(images).items()})
+            parts.append([{name: column.cpu() for name, column in values.items()} for values in values_of(images)])
             count += len(images)
             if count == samples:
                 break
@@ -197,7 +190,12 @@ def stream(
         model.train(was_training)
     if count == 0:
         raise ValueError("there are no pictures to measure")
-    return {name: torch.cat([part[name] for part in parts], dim=-1) for name in parts[0]}
+    return [joined(values, dim=1) for values in zip(*parts, strict=True)]
+
+
+def joined(parts: Sequence[dict[str, Tensor]], dim: int) -> dict[str, Tensor]:
+    """Values (layers, samples) by name: of several parts of the layers (dim 0) or of the samples (dim 1)."""
+    return {name: torch.cat([part[name] for part in parts], dim) for name in parts[0]}
 
 
 def summary(values: dict[str, Tensor], resamples: int = RESAMPLES) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import base64
 import copy
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from opencrate import layerwise
-from opencrate.explorer import views
+from opencrate import layerwise, save_pretrained
+from opencrate.explorer import open_subject, views
 from opencrate.explorer.subject import Variant
 from opencrate.inspection.ablation import ablated
 from opencrate.inspection.recording import record
-from opencrate.inspection.views import attention_rows, coherent_patches, top_patches
+from opencrate.inspection.views import attention_rows, coherent_patches, crop, top_patches
 from opencrate.measures import DEFINITIONS
 from opencrate.measures.geometry import coherence
 from opencrate.stack import trajectory
 
+from ..networks import small
 from .files import noise
 
 
@@ -165,6 +167,15 @@ def test_the_patches_of_the_reference_pictures(subject, variant):
                 assert found.score == pytest.approx(expected.score, rel=1e-4)
                 cut = subject.crops(variant, layer, kind, number)
                 assert [patch["picture"] for patch in cut] == list(expected.image)
+
+
+def test_the_patches_of_a_network_with_larger_patches(checkpoint, settings, tmp_path):
+    other = str(save_pretrained(small(patch_size=8), tmp_path / "other"))
+    subject = open_subject(checkpoint, replace(settings, against=other))
+    step = record(subject.network(other), subject.reference.searched.images).steps[0]
+    expected = crop(subject.reference.searched.shown, coherent_patches(step, 1, views.PATCHES), (8, 8), margin=1)
+    cuts = subject.crops(Variant(other), 1, "head", 1)
+    assert [cut["png"] for cut in cuts] == [views.png(np.ascontiguousarray(pixels)) for pixels in expected]
 
 
 def test_a_picture_travels_as_it_is():
