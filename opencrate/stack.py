@@ -79,32 +79,38 @@ class Step:
     Z_half: Tensor
     Z_next: Tensor
     code: Tensor | None  # what is sparse, (b, n, m), if the sparsification says so
-    projections: Tensor | None = None
-    maps: Tensor | None = None
+
+    @property
+    def projections(self) -> Tensor:
+        """U_kᵀ LN Z^l (b, k, n, p), computed when it is asked for."""
+        return self._of_compression("projections", "subspaces to project onto")
+
+    @property
+    def maps(self) -> Tensor:
+        """The compression's own attention maps (b, k, n, n), computed when they are asked for."""
+        return self._of_compression("maps", "attention maps")
+
+    def _of_compression(self, role: str, what: str) -> Tensor:
+        half: Any = self.layer.compress
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.Z.is_inference()):  # of a recording
+            result = getattr(half.operator, role)(half.norm(self.Z))
+        if result is None:
+            raise ValueError(f"the compression {half.operator.name} has no {what}")
+        return result
 
 
-def trajectory(network: Any, inputs: Tensor, *, projections: bool = False, maps: bool = False) -> Iterator[Step]:
+def trajectory(network: Any, inputs: Tensor) -> Iterator[Step]:
     """Yield Z^l, Z^{l+1/2} and Z^{l+1} (b, n, d) of every layer, and the sparse code.
 
-    On request also the projections U_kᵀ LN Z^l (b, k, n, p) and the attention maps (b, k, n, n). It runs as the network
-    is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look only.
+    It runs as the network is set (train or eval) and as gradients are set: wrap it in `torch.inference_mode()` to look
+    only.
     """
     require_stack("trajectory", network)
     Z = network.embed(inputs)
     for number, layer in enumerate(network.layers, start=1):
         Z_half = layer.compress(Z)
         Z_next, code = _sparsified(layer.sparsify, Z_half)
-        Y = layer.compress.norm(Z) if projections or maps else None
-        yield Step(
-            number,
-            layer,
-            Z,
-            Z_half,
-            Z_next,
-            code,
-            _role(layer, "projections", Y) if projections else None,
-            _role(layer, "maps", Y) if maps else None,
-        )
+        yield Step(number, layer, Z, Z_half, Z_next, code)
         Z = Z_next
 
 
@@ -113,26 +119,6 @@ def _sparsified(half: HalfStep, Z_half: Tensor) -> tuple[Tensor, Tensor | None]:
     operator: Any = half.operator
     code = operator.code(half.norm(Z_half)) if operator.has("code") else None
     return (half(Z_half), None) if code is None else (half.skip(Z_half, operator.decode(code)), code)
-
-
-def _role(layer: Layer, role: str, Y: Tensor | None) -> Tensor:
-    operator: Any = layer.compress.operator
-    result = getattr(operator, role, lambda Y: None)(Y)
-    if result is None:
-        what = {"maps": "attention maps", "projections": "subspaces to project onto"}[role]
-        raise ValueError(f"the compression {operator.name} has no {what}")
-    return result
-
-
-@torch.inference_mode()
-def record(network: Any, inputs: Tensor, *, projections: bool = False, maps: bool = False) -> list[Step]:
-    """All steps of one pass in evaluation mode, without gradients; the network is left as it was."""
-    was_training = network.training
-    network.eval()
-    try:
-        return list(trajectory(network, inputs, projections=projections, maps=maps))
-    finally:
-        network.train(was_training)
 
 
 def is_stack(network: Any) -> bool:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from opencrate import figures
 from opencrate.distributed import device_named
 from opencrate.evaluation import measure_checkpoint
 from opencrate.figures.canvas import Figure
-from opencrate.layers import Layer
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
@@ -91,7 +90,7 @@ def _subspaces(study: Study, place: Place) -> dict[str, Any]:
 
 
 def _bases(model: CRATE) -> list[Tensor]:
-    return [layer.U.detach().float().cpu() for layer in cast("list[Layer]", list(model.blocks))]
+    return [layer.U.detach().float().cpu() for layer in model.layers]
 
 
 def _coherence(U: Tensor) -> float:

@@ -79,7 +79,7 @@ def test_1_3_neither_subspaces_nor_dictionary_are_orthogonal(tiny):
 @torch.no_grad()
 def test_1_4_the_two_readings_of_the_measured_rate_differ(tiny):
     """R^c of the text (MSSA output, raw) and of the authors' script (MSSA input, unit projections), at ε² = 0.01."""
-    step = next(iter(trajectory(tiny, torch.randn(1, 3, 224, 224, generator=generator(0)), projections=True)))
+    step = next(iter(trajectory(tiny, torch.randn(1, 3, 224, 224, generator=generator(0)))))
     text = subspace_coding_rate(step.Z_half, tiny.blocks[0].U, eps=0.1).item()
     script = sum(coding_rate(head, eps=0.1) for head in normalize(step.projections, dim=-1)[0]).item()
     assert text == pytest.approx(1550, rel=0.01)

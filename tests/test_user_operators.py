@@ -179,7 +179,8 @@ def test_the_explorer_answers(fresh, run, name):
     opened = questions.sample({"number": 1})
     key, images = opened["key"], questions.subject.sample(1).images
     model = opencrate.load(name)
-    steps = opencrate.stack.record(model, images)
+    with torch.inference_mode():
+        steps = list(opencrate.trajectory(model, images))
     assert opened["probabilities"] == pytest.approx(model(images)[0].softmax(-1).tolist(), abs=1e-5)
     assert len(opened["sites"]) == 1 + 2 * len(steps)
 
@@ -187,7 +188,7 @@ def test_the_explorer_answers(fresh, run, name):
         with pytest.raises(ValueError, match=r"^the compression tssa has no attention maps$"):
             questions.attention({"key": key, "token": 3})
     else:
-        expected = opencrate.stack.record(model, images, maps=True)[0].maps[0, :, 3, 1:].sum(-1)
+        expected = steps[0].maps[0, :, 3, 1:].sum(-1)
         shown = questions.attention({"key": key, "token": 3})["to_patches"][0]
         assert shown == pytest.approx(expected.tolist(), abs=1e-5)
 

@@ -20,24 +20,25 @@ class LRUCache(Generic[V]):
     """The least recently used values are dropped when all together exceed a limit; the newest always stays."""
 
     def __init__(self, limit: int, size_of: Callable[[V], int] = lambda value: 1) -> None:
-        self.limit, self.size_of, self.size, self._lock = limit, size_of, 0, Lock()
+        self.limit, self.size_of, self._lock = limit, size_of, Lock()
         self._values: OrderedDict[Hashable, V] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        return sum(map(self.size_of, self._values.values()))
 
     def get(self, key: Hashable) -> V | None:
         with self._lock:
-            if key not in self._values:
-                return None
-            self._values.move_to_end(key)
-            return self._values[key]
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
 
     def put(self, key: Hashable, value: V) -> V:
         with self._lock:
-            if key in self._values:
-                self.size -= self.size_of(self._values.pop(key))
             self._values[key] = value
-            self.size += self.size_of(value)
+            self._values.move_to_end(key)
             while self.size > self.limit and len(self._values) > 1:
-                self.size -= self.size_of(self._values.popitem(last=False)[1])
+                self._values.popitem(last=False)
         return value
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..inspection.views import Patches, finite_projections, leading_scores, patches_at
+from ..measures.layerwise import joined
 from ..models import CRATE
 from ..objective.rates import require_finite
 from ..sources import Gallery
@@ -33,13 +34,13 @@ Turn = Callable[[], AbstractContextManager[None]]
 class LayerPatches:
     """The best patches of one layer: scores and places of every head (k, count) and every coordinate (d, count)."""
 
-    best: dict[str, tuple[Tensor, Tensor]]  # of "head" and "coordinate"
-    grid: tuple[int, int]
+    best: dict[str, torch.return_types.topk]  # of "head" and "coordinate"
+    per_image: int
 
     def patches(self, kind: str, number: int) -> Patches:
         """Those of a head or coordinate, which is counted from 1, best first."""
         scores, places = self.best[kind]
-        return patches_at(places[number - 1], scores[number - 1], self.grid)
+        return patches_at(places[number - 1], scores[number - 1], self.per_image)
 
 
 class Reference:
@@ -51,7 +52,7 @@ class Reference:
         self.searched = Gallery(*(part[:SEARCHED] for part in vars(self.gallery).values()))
         self.means: dict[str, Any] | None = None  # None until they are measured
         self._passing = Lock()  # two questions about one variant make one pass
-        self._curves: dict[str, Tensor] = {}  # those of the searched pictures
+        self._curves: list[dict[str, Tensor]] = []  # those of the searched pictures, by layer
         self._patches: LRUCache[list[LayerPatches]] = LRUCache(VARIANTS)
 
     def patches(self, variant: Hashable, open_model: Callable[[], CRATE]) -> list[LayerPatches]:
@@ -62,61 +63,43 @@ class Reference:
         with self._passing:
             return self._patches.get(variant) or self._patches.put(variant, self._search(open_model()))
 
+    def _search(self, model: CRATE) -> list[LayerPatches]:
+        """One pass of the searched pictures, with a turn for every layer; the curves of the study's own network."""
+        best, steps = [], trajectory(model, self.searched.images)
+        for _ in model.layers:
+            with self.turn(), torch.inference_mode():
+                step = next(steps)
+                best.append(_best_of(step))
+                if model is self.study.model:
+                    self._curves.append(curves([step]))
+        return best
+
     def measure(self, variant: Hashable) -> None:
         """Find the study's own network's patches, and its mean curves over all reference pictures."""
         self.patches(variant, lambda: self.study.model)
         if self.study.samples <= GALLERY:
-            parts, batches = [self._curves], iter(self.gallery.images[SEARCHED:].split(self.study.batch))
+            parts = [joined(self._curves, dim=0)]
+            batches = iter(self.gallery.images[SEARCHED:].split(self.study.batch))
         else:
             parts, batches = [], self.study.batches()
-        while True:
-            with self.turn():
-                batch = next(batches, None)
-                if batch is None or len(batch) == 0:
-                    break
-                parts.append(_stacked(self._walk(batch)))
-        values = {name: torch.cat([part[name] for part in parts], dim=1) for name in parts[0]}  # (layers, samples)
+        for batch in batches:
+            with self.turn(), torch.inference_mode():
+                if len(batch) > 0:
+                    parts.append(curves(list(trajectory(self.study.model, batch))))
+        values = joined(parts, dim=1)  # (layers, samples)
         self.means = {
             "samples": values["nonzero"].shape[1],
             "curves": {name: value.mean(1).tolist() for name, value in values.items()},
             "name": self.study.pictures[0].name,
         }
 
-    @torch.inference_mode()
-    def _walk(self, images: Tensor) -> list[dict[str, Tensor]]:
-        return [curves(step) for step in trajectory(self.study.model, images)]
 
-    def _search(self, model: CRATE) -> list[LayerPatches]:
-        """One pass of the searched pictures, with a turn for every layer; the curves of the study's own network."""
-        best, measured = [], []
-        images = self.searched.images
-        rows, columns = model.patch_embed.grid_of(images)
-        subspaces = all(layer.U is not None for layer in model.layers)
-        steps = trajectory(model, images, projections=subspaces)
-        for _ in model.layers:
-            with self.turn(), torch.inference_mode():
-                step = next(steps)
-                best.append(_best_of(step, (rows, columns)))
-                if model is self.study.model:
-                    measured.append(curves(step))
-        if measured:
-            self._curves = _stacked(measured)
-        return best
-
-
-def _best_of(step: Step, grid: tuple[int, int]) -> LayerPatches:
-    code = step.Z_next[:, 1:].flatten(0, 1)  # (b·n, d)
-    require_finite(f"the tokens of layer {step.number}", code)
-    count = min(PATCHES, len(code))
-    coordinate = code.topk(count, dim=0)
-    best = {"coordinate": (coordinate.values.mT, coordinate.indices.mT)}
-    if step.projections is not None:
+def _best_of(step: Step) -> LayerPatches:
+    tokens = step.Z_next[:, 1:].flatten(0, 1)  # (b·n, d)
+    require_finite(f"the tokens of layer {step.number}", tokens)
+    count = min(PATCHES, len(tokens))
+    best = {"coordinate": tokens.mT.topk(count)}
+    if step.layer.U is not None:
         V = finite_projections(step)[:, :, 1:].transpose(0, 1)  # (k, b, n, p)
-        head = leading_scores(V).flatten(1).topk(count)
-        best["head"] = (head.values, head.indices)
-    return LayerPatches(best, grid)
-
-
-def _stacked(measured: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The measures of every layer, (layers, b) each."""
-    return {name: torch.stack([values[name] for values in measured]) for name in measured[0]}
+        best["head"] = leading_scores(V).flatten(1).topk(count)
+    return LayerPatches(best, step.Z_next.shape[1] - 1)

@@ -5,9 +5,8 @@ It passes through a network once; all further questions about it are answered fr
 """
 
 import json
-import mimetypes
 from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +14,9 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..inspection.recording import Recording, record
@@ -26,8 +26,7 @@ from .picture_store import PictureStore
 from .subject import THIS, Subject, Variant
 from .uploads import MAX_BYTES, read_upload
 
-PAGE = files("opencrate.explorer").joinpath("page")
-FILES = ("style.css", "script.js", "draw.js", "charts.js", "save.js", "tour.js")
+PAGE = Path(__file__).parent / "page"
 MAX_QUESTION_BYTES = 2**16
 MAX_OFF = 64  # heads, and coordinates, that can be switched off together
 HEADERS = {
@@ -49,11 +48,7 @@ def build(subject: Subject, hosts: tuple[str, ...] | None) -> ASGIApp:
     questions = _Questions(subject)
 
     async def page(request: Request) -> Response:
-        return _file("index.html")
-
-    async def page_file(request: Request) -> Response:
-        name = request.path_params["name"]
-        return _file(name) if name in FILES else _refusal(404, "There is no such file.")
+        return FileResponse(PAGE / "index.html")
 
     async def about(request: Request) -> Response:
         return JSONResponse(subject.about())
@@ -85,7 +80,7 @@ def build(subject: Subject, hosts: tuple[str, ...] | None) -> ASGIApp:
     app = Starlette(
         routes=[
             Route("/", page),
-            Route("/page/{name}", page_file),
+            Mount("/page", StaticFiles(directory=PAGE)),
             Route("/api/about", about),
             Route("/api/reference", reference),
             Route("/api/thumbnails", thumbnails),
@@ -136,7 +131,7 @@ class _Questions:
         return self._detail(question, "coordinate", views.coordinate)
 
     def _detail(self, question: Answer, kind: str, view: Callable[[Recording, int, int], Answer]) -> Answer:
-        layer, number = self._place(question, kind)
+        layer, number = _integer(question, "layer"), _integer(question, kind)
         with self.subject.turn():
             shown = view(self._recording(question), layer, number)
         return shown | {"reference": self.subject.crops(_variant(question), layer, kind, number)}
@@ -151,20 +146,8 @@ class _Questions:
     def _recording(self, question: Answer) -> Recording:
         """The recording of a question's picture in its variant of the network; it is made where none is kept."""
         key, variant = str(question.get("key")), _variant(question)
-        picture, kept = self.store.get(key), self.store.recordings.get((key, variant))
-        if kept is not None:
-            return kept
-        return self.store.recordings.put((key, variant), record(self.subject.variant(variant), picture.images))
-
-    def _place(self, question: Answer, kind: str) -> tuple[int, int]:
-        """A layer, and the number of a head or coordinate in it."""
-        model = self.subject.network(_variant(question).network)
-        layer, number = _integer(question, "layer"), _integer(question, kind)
-        if not 1 <= layer <= len(model.blocks):
-            raise ValueError(f"There is no layer {layer}.")
-        if not 1 <= number <= {"head": model.num_heads, "coordinate": model.embed_dim}[kind]:
-            raise ValueError(f"There is no {kind} {number}.")
-        return layer, number
+        picture, recordings, place = self.store.get(key), self.store.recordings, (key, variant)
+        return recordings.get(place) or recordings.put(place, record(self.subject.variant(variant), picture.images))
 
 
 async def _answer(work: Callable[[], Answer]) -> Response:
@@ -181,11 +164,6 @@ async def _answer(work: Callable[[], Answer]) -> Response:
 def _refusal(status: int, sentence: str) -> Response:
     sentence = sentence.encode(errors="replace").decode()  # it may quote the question
     return JSONResponse({"error": sentence[:1].upper() + sentence[1:].removesuffix(".") + "."}, status)
-
-
-def _file(name: str) -> Response:
-    kind, _ = mimetypes.guess_type(name)
-    return Response(PAGE.joinpath(name).read_bytes(), media_type=kind or "text/html")
 
 
 async def _body(request: Request, max_bytes: int) -> bytes | None:

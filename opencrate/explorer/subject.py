@@ -12,8 +12,10 @@ from PIL import Image, ImageOps
 
 from ..data import Augmentation
 from ..data.datasets.decoding import with_channels
+from ..data.datasets.pictures import Arrays
 from ..data.feeds.loading import Loaded
 from ..inspection.ablation import ablated
+from ..inspection.views import require_within
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
@@ -69,16 +71,16 @@ class Subject:
         return list(self.reference.gallery.shown[:SAMPLES])
 
     def sample(self, number: int) -> Gallery:
-        if not 0 <= number < len(self.samples):
-            raise ValueError(f"There is no sample {number}.")
+        require_within("sample", number, 0, len(self.samples) - 1)
         return Gallery(*(part[number : number + 1] for part in vars(self.reference.gallery).values()))
 
     def prepare(self, image: Image.Image) -> Gallery:
         """A picture as the network sees it, upright."""
         image = with_channels(ImageOps.exif_transpose(image), self.model.patch_embed.in_chans)
-        first = self.study.pictures[0]
-        feed = Loaded(_Single(image), first.data, Augmentation(crop="none", flip=0.0), False, 0, "cpu", 0)
-        return Source("your picture", feed, first.data, labelled=False).gallery(1)
+        data = self.study.pictures[0].data
+        pictures = Arrays(np.asarray(image)[None], np.zeros(1), ("unknown",), "the visitor's")
+        feed = Loaded(pictures, data, Augmentation(crop="none", flip=0.0), augmented=False)
+        return Source("your picture", feed, data, labelled=False).gallery(1)
 
     def network(self, name: str) -> CRATE:
         if name not in self.networks:
@@ -93,7 +95,8 @@ class Subject:
     def crops(self, variant: Variant, layer: int, kind: str, number: int) -> list[dict[str, Any]]:
         """The best patches of the reference pictures for a "head" or "coordinate" of a layer, cut out."""
         best = self.reference.patches(variant, lambda: self.variant(variant))[layer - 1]
-        return crops(self.reference.searched.shown, best.patches(kind, number), best.grid)
+        patch_size = self.network(variant.network).patch_embed.patch_size
+        return crops(self.reference.searched.shown, best.patches(kind, number), patch_size)
 
     def measure_reference(self) -> Thread:
         """Measure the reference pictures in the background."""
@@ -125,7 +128,7 @@ class Subject:
             "source": self.study.source,
             "settings": self.settings,
             "note": self.study.note,
-            "layers": len(model.blocks),
+            "layers": len(model.layers),
             "heads": model.num_heads,
             "dim": model.embed_dim,
             "grid": [rows, columns],
@@ -136,24 +139,3 @@ class Subject:
             "samples": len(self.samples),
             "parameters": sum(weight.numel() for weight in model.parameters()),
         }
-
-
-class _Single:
-    """One picture, as a set of pictures."""
-
-    classes: tuple[str, ...] = ("unknown",)
-
-    def __init__(self, image: Image.Image) -> None:
-        self.image = image
-
-    def __len__(self) -> int:
-        return 1
-
-    def picture(self, i: int) -> Image.Image:
-        return self.image
-
-    def target(self, i: int) -> int:
-        return 0
-
-    def name(self, i: int) -> str:
-        return "the visitor's picture"

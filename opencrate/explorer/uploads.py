@@ -30,35 +30,29 @@ def read_upload(content: bytes, in_chans: int) -> Upload:
         raise ValueError("The file is empty.")
     if len(content) > MAX_BYTES:
         raise ValueError(f"The file has {len(content) / 2**20:.0f} MB; at most {MAX_BYTES // 2**20} are allowed.")
-    with DECODING:
-        return _decode(content, in_chans)
-
-
-def _decode(content: bytes, in_chans: int) -> Upload:
-    try:
-        # The size is checked here, before anything is decoded, and more strictly than Pillow does.
-        with warnings.catch_warnings(action="ignore"):
-            opened = Image.open(io.BytesIO(content), formats=FORMATS)
-    except UnidentifiedImageError as error:
-        raise ValueError(f"This file is not a picture that can be read: {SUPPORTED}.") from error
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"The picture is too large: at most {MAX_PIXELS // 10**6} megapixels are allowed.") from error
-    except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content
-        raise ValueError(f"The picture is damaged: {SUPPORTED}.") from error
-    with opened as image:
+    with DECODING, warnings.catch_warnings(action="ignore"), _opened(content) as image:
         width, height = image.size
-        if width * height > MAX_PIXELS:
+        if width * height > MAX_PIXELS:  # before anything is decoded, and more strictly than Pillow
             raise ValueError(
                 f"The picture has {width} × {height} pixels: at most {MAX_PIXELS // 10**6} megapixels are allowed."
             )
         try:
-            with warnings.catch_warnings(action="ignore"):
-                notes = tuple(_notes(image))
-                image.load()
-                upright = ImageOps.exif_transpose(image)
-                return Upload(with_channels(upright, in_chans), notes)
-        except Exception as error:  # as above
+            notes = tuple(_notes(image))
+            image.load()
+            return Upload(with_channels(ImageOps.exif_transpose(image), in_chans), notes)
+        except Exception as error:  # Pillow's readers raise many kinds, and what they raise is about the content
             raise ValueError("The picture is damaged and cannot be decoded completely.") from error
+
+
+def _opened(content: bytes) -> Image.Image:
+    try:
+        return Image.open(io.BytesIO(content), formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"This file is not a picture that can be read: {SUPPORTED}.") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"The picture is too large: at most {MAX_PIXELS // 10**6} megapixels are allowed.") from error
+    except Exception as error:  # as above
+        raise ValueError(f"The picture is damaged: {SUPPORTED}.") from error
 
 
 def _notes(image: Image.Image) -> list[str]:

@@ -5,7 +5,7 @@ Tokens travel as signed bytes with a scale, and an entry that is not zero never 
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,14 @@ from PIL import Image
 from torch import Tensor
 
 from ..inspection.recording import Recording
-from ..inspection.views import Patches, attention_rows, best_patches, crop, leading_scores
+from ..inspection.views import (
+    Patches,
+    attention_rows,
+    coherent_patches,
+    crop,
+    finite_projections,
+    require_within,
+)
 from ..measures import DEFINITIONS, measure
 from ..measures.geometry import coherence, effective_rank, orthonormality_gap
 from ..stack import Step
@@ -23,13 +30,11 @@ BEST = 5  # classes in the prediction
 PATCHES = 12  # patches of a head or a coordinate
 
 
-def curves(step: Step) -> dict[str, Tensor]:
-    """R^c of every picture by every definition, and the non-zero fraction: (b,) each."""
-    values = {}
-    for name, definition in DEFINITIONS.items():
-        measured = measure(step, definition)
-        values[name] = measured["Rc"].double()
-    return values | {"nonzero": measured["nonzero"].double()}
+def curves(steps: Sequence[Step]) -> dict[str, Tensor]:
+    """R^c of every picture by every definition, and the non-zero fraction: (layers, b) each."""
+    measured = {name: measure(steps, definition) for name, definition in DEFINITIONS.items()}
+    nonzero = next(iter(measured.values()))["nonzero"]  # the same by every definition
+    return {name: values["Rc"] for name, values in measured.items()} | {"nonzero": nonzero}
 
 
 @torch.inference_mode()
@@ -38,10 +43,9 @@ def look(recording: Recording, name_of: Callable[[int], str]) -> dict[str, Any]:
     sites = [("Z", recording.steps[0].Z)]
     for step in recording.steps:
         sites += [("Z_half", step.Z_half), ("Z_next", step.Z_next)]
-    measured = [curves(step) for step in recording.steps]
     return {
         "sites": [{"name": name, **_bytes(Z[0])} for name, Z in sites],
-        "curves": {name: [values[name].item() for values in measured] for name in measured[0]},
+        "curves": {name: values[:, 0].tolist() for name, values in curves(recording.steps).items()},
         **_prediction(recording.logits, name_of),
     }
 
@@ -49,12 +53,8 @@ def look(recording: Recording, name_of: Callable[[int], str]) -> dict[str, Any]:
 @torch.inference_mode()
 def attention(recording: Recording, token: int) -> dict[str, Any]:
     """The attention of one token in every head of every layer, each map as a share of its largest entry."""
-    rows, columns = recording.grid
-    if not 0 <= token <= rows * columns:
-        raise ValueError(f"There is no token {token}.")
-    maps = torch.stack(
-        [attention_rows(step, token)[0, :, 1:].unflatten(-1, (rows, columns)) for step in recording.steps]
-    )  # (layers, k, h, w)
+    rows = torch.stack([attention_rows(step, token)[0, :, 1:] for step in recording.steps])
+    maps = rows.unflatten(-1, recording.grid)  # (layers, k, h, w)
     largest = maps.amax((-1, -2))
     shares = (255 * maps / largest[..., None, None].clamp_min(1e-12)).round().to(torch.uint8)
     return {
@@ -69,12 +69,10 @@ def attention(recording: Recording, token: int) -> dict[str, Any]:
 @torch.inference_mode()
 def head(recording: Recording, layer: int, number: int) -> dict[str, Any]:
     """A head's subspace: its coherence with the others, how many directions the picture uses, what it groups."""
-    U = recording.steps[layer - 1].layer.U
-    if U is None:
-        raise ValueError(f"Layer {layer} has no subspaces.")
-    V = recording.projections(layer)[0, number - 1].double()  # (n, p)
+    step = _step(recording, layer)
+    grouped = coherent_patches(step, number, PATCHES)
+    V, U = finite_projections(step)[0, number - 1].double(), step.layer.U  # (n, p), (k, d, p)
     spectrum = torch.linalg.svdvals(V)
-    grouped = best_patches(leading_scores(V[None, 1:]), recording.grid, PATCHES)
     return {
         "layer": layer,
         "head": number,
@@ -83,14 +81,15 @@ def head(recording: Recording, layer: int, number: int) -> dict[str, Any]:
         "spectrum": (spectrum / spectrum.max().clamp_min(1e-12)).tolist(),
         "directions": V.shape[1],
         "effective_rank": _number(effective_rank(V)),
-        "grouped": [list(place) for place in zip(grouped.row, grouped.column, strict=True)],
+        "grouped": [list(divmod(patch, recording.grid[1])) for patch in grouped.patch],
     }
 
 
 @torch.inference_mode()
 def coordinate(recording: Recording, layer: int, number: int) -> dict[str, Any]:
     """A coordinate of the tokens: where it is active, and the atom behind it where the code takes the tokens' place."""
-    step = recording.steps[layer - 1]
+    step = _step(recording, layer)
+    require_within("coordinate", number, 1, step.Z_next.shape[-1])
     is_code = step.layer.D is not None and step.layer.sparsify.operator.replaces
     column = step.layer.D[:, number - 1].double() if is_code else torch.zeros(0)
     return {
@@ -102,10 +101,14 @@ def coordinate(recording: Recording, layer: int, number: int) -> dict[str, Any]:
     }
 
 
-def crops(pixels: np.ndarray, patches: Patches, grid: tuple[int, int]) -> list[dict[str, Any]]:
-    """Patches of pictures (b, H, W, 3) of `grid` patches, each with a margin of one patch around it."""
-    height, width = pixels.shape[1] // grid[0], pixels.shape[2] // grid[1]
-    cuts = crop(pixels, patches, (height, width), margin=1)
+def _step(recording: Recording, layer: int) -> Step:
+    require_within("layer", layer, 1, len(recording.steps))
+    return recording.steps[layer - 1]
+
+
+def crops(pixels: np.ndarray, patches: Patches, patch_size: tuple[int, int]) -> list[dict[str, Any]]:
+    """Patches of pictures (b, H, W, 3), each with a margin of one patch around it."""
+    cuts = crop(pixels, patches, patch_size, margin=1)
     return [
         {"picture": picture, "score": score, "png": png(np.ascontiguousarray(cut))}
         for picture, score, cut in zip(patches.image, patches.score, cuts, strict=True)

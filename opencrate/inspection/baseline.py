@@ -12,42 +12,38 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ..measures.geometry import effective_rank
-from ..measures.layerwise import RESAMPLES, stream, summary
+from ..measures.layerwise import by_layer, stream, summary
 from ..objective import coding_rate, nonzero_fraction
 
 LIMITATION = (
     "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have."
     " The table shows what can be measured of its tokens and compared with a CRATE's."
 )
-MEASURES = ("nonzero", "rank", "R", "R_unit")
 
 
-def token_table(
-    model: nn.Module,
-    batches: Tensor | Iterable[Any],
-    eps: float = 0.1,
-    samples: int | None = None,
-    resamples: int = RESAMPLES,
-) -> list[dict[str, float | int]]:
+def token_table(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1) -> list[dict[str, Any]]:
     """Of the tokens after every block (class token included): non-zero fraction, effective rank, R, R at unit norm."""
     if not hasattr(model, "forward_intermediates"):
         raise ValueError(f"{type(model).__name__} does not hand out its tokens (timm's forward_intermediates)")
 
-    def values_of(images: Tensor) -> Tensor:
+    def values_of(images: Tensor) -> list[dict[str, Tensor]]:
         try:
             layers = model.forward_intermediates(  # type: ignore[operator]
                 images, output_fmt="NLC", intermediates_only=True, return_prefix_tokens=True
             )
         except (TypeError, AssertionError) as error:  # of a network without tokens
             raise ValueError(f"{type(model).__name__} does not hand out tokens: only transformers do") from error
-        return torch.stack([_values(_all_tokens(layer), eps) for layer in layers])
+        tokens = [_all_tokens(layer).double() for layer in layers]
+        values = {
+            "nonzero": [nonzero_fraction(Z) for Z in tokens],
+            "rank": [effective_rank(Z) for Z in tokens],
+            "R": [coding_rate(Z, eps) for Z in tokens],
+            "R_unit": [coding_rate(normalize(Z, dim=-1), eps) for Z in tokens],
+        }
+        return [{name: torch.stack(column) for name, column in values.items()}]
 
-    values = stream(model, batches, values_of, samples)  # (layers, measures, samples)
-    columns = summary({name: values[:, i] for i, name in enumerate(MEASURES)}, resamples)
-    return [
-        {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
-        for layer in range(len(values))
-    ]
+    (values,) = stream(model, batches, values_of)
+    return by_layer(summary(values))
 
 
 def _all_tokens(layer: Any) -> Tensor:
@@ -56,9 +52,3 @@ def _all_tokens(layer: Any) -> Tensor:
         return layer
     patches, prefix = layer
     return torch.cat([prefix, patches], dim=1)
-
-
-def _values(Z: Tensor, eps: float) -> Tensor:
-    Z = Z.double()
-    rates = coding_rate(Z, eps), coding_rate(normalize(Z, dim=-1), eps)
-    return torch.stack([nonzero_fraction(Z), effective_rank(Z), *rates])

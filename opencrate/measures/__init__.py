@@ -1,15 +1,4 @@
 """Measures: what is measured at a layer, with a name for each definition, and layer-wise tables of it."""
 
 from ..definitions import DEFINITIONS, Definition, definition_named
-from .layerwise import (
-    LayerReader,
-    LayerTable,
-    Reader,
-    interval,
-    layerwise,
-    layerwise_by,
-    measure,
-    read_steps,
-    stream,
-    summary,
-)
+from .layerwise import LayerTable, interval, layerwise, layerwise_by, measure, read_steps

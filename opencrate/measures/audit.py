@@ -17,9 +17,7 @@ What the compression could have done is taken at its input X = LN Z^l: the exact
 Neumann form and its softmax form, which is the paper's derivation of attention (eq. mssa and before).
 """
 
-import csv
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -50,9 +48,8 @@ from .geometry import (
     effective_rank,
     orthogonality_gap,
     orthonormality_gap,
-    spectral_norm,
 )
-from .layerwise import RESAMPLES, read_steps, summary
+from .layerwise import by_layer, read_steps, summary
 
 SITES = ("Z", "Z_half", "Z_next")
 HALVES = {"compress": ("Z", "Z_half"), "sparsify": ("Z_half", "Z_next")}
@@ -86,6 +83,7 @@ OF_A_STEP = (
 )
 """What is measured of a step as a whole."""
 LASSO = "LASSO"
+LAM = 0.1  # λ of the objective where the sparsification has none
 CLEARLY, MOSTLY, EFFECT = 0.9, 0.5, 0.01  # shares of samples that improve, and by how much on average
 
 
@@ -134,24 +132,22 @@ class Audit:
     def verdicts(self) -> tuple["Verdict", ...]:
         return tuple(_verdict(self, layer) for layer in range(len(self.weights)))
 
-    def rows(self, resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """A row for every layer: means with deviation and interval, shares of improved samples, weights, verdict."""
-        columns = summary(self.values, resamples)
+        columns = summary(self.values)
         for half in HALVES:
             for name, wish in AT_SITES.items():
                 if wish:
                     columns[f"{half}_improves_{name}"] = self.improved(name, half)
         columns["sparsify_improves_aim"] = self.aim_improved()
         return [
-            {"layer": weights.layer, "verdict": verdict.text}
-            | {name: column[layer].item() for name, column in columns.items()}
-            | {name: value for name, value in asdict(weights).items() if name != "layer"}
-            for layer, (weights, verdict) in enumerate(zip(self.weights, self.verdicts(), strict=True))
+            {"layer": weights.layer, "verdict": verdict.text} | row | asdict(weights)
+            for weights, verdict, row in zip(self.weights, self.verdicts(), by_layer(columns), strict=True)
         ]
 
-    def to_dict(self, rows: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Plain values, for a JSON file; `rows` if they are at hand."""
-        return {"definition": {"name": "audit", "eps": self.eps}, "samples": self.samples, "rows": rows or self.rows()}
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a JSON file."""
+        return {"definition": {"name": "audit", "eps": self.eps}, "samples": self.samples, "rows": self.rows()}
 
     def changes(self, half: str) -> Tensor:
         """How much a half-step changes what it is judged by, relative to what that was, (layers, samples)."""
@@ -159,14 +155,12 @@ class Audit:
             return _relative(self.values["aim_before"], self.values["aim_after"])
         return _relative(self.at("Rc_unit", "Z"), self.at("Rc_unit", "Z_half"))
 
-    def samples_csv(self) -> str:
-        """A line for every layer and sample."""
-        rows = (
-            {"layer": weights.layer, "sample": sample} | {n: v[layer, sample].item() for n, v in self.values.items()}
-            for layer, weights in enumerate(self.weights)
-            for sample in range(self.samples)
-        )
-        return _csv(["layer", "sample", *self.values], rows)
+    def sample_rows(self) -> Iterator[dict[str, Any]]:
+        """A row for every layer and sample."""
+        for layer, weights in enumerate(self.weights):
+            for sample in range(self.samples):
+                values = {name: column[layer, sample].item() for name, column in self.values.items()}
+                yield {"layer": weights.layer, "sample": sample, **values}
 
     def __str__(self) -> str:
         lines = [f"audit, ε = {self.eps:g}, {self.samples} samples"]
@@ -199,38 +193,42 @@ class Verdict:
         return f"{self.word}: " + "; ".join((*self.evidence, *self.warnings))
 
 
-def audit(
-    model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1, samples: int | None = None, lam: float = 0.1
-) -> Audit:
-    """Audit every half-step on pictures: a tensor of them, or batches, which stream through the network.
-
-    λ is that of the layer's sparsification; `lam` where it has none.
-    """
-    reader = AuditReader(unwrap_model(model), eps, lam)
-    (values,) = read_steps(model, batches, [reader], samples)
+def audit(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1) -> Audit:
+    """Audit every half-step on pictures: a tensor of them, or batches, which stream through the network."""
+    reader = AuditReader(unwrap_model(model), eps)
+    (values,) = read_steps(model, batches, [reader])
     return reader.audit(values)
 
 
 class AuditReader:
     """The audit of a network as a `Reader`, so that it can share a pass with layer tables."""
 
-    def __init__(self, network: Any, eps: float = 0.1, lam: float = 0.1) -> None:
+    def __init__(self, network: Any, eps: float) -> None:
         require_positive("eps", eps)
         if not is_stack(network):
             raise ValueError(
                 f"an audit needs layers that state their design, which {type(network).__name__} does not have"
             )
-        self.eps, self.layers = eps, [_AuditedLayer(layer, lam) for layer in network.layers]
-        self.rows, self.known = list[dict[str, Tensor]](), dict[str, Tensor]()
+        self.eps, self.layers = eps, [_AuditedLayer(layer) for layer in network.layers]
+        self.before: dict[str, Tensor] = {}  # what was measured of the last layer's Z_next, which is the next one's Z
 
-    def read(self, step: Step) -> None:
-        layer = self.layers[step.number - 1]
-        self.rows.append(layer.at_sites(step, self.eps, self.known) | layer.of_a_step(step, self.eps))
+    def __call__(self, steps: Sequence[Step]) -> dict[str, Tensor]:
+        rows = [self._measured(step) for step in steps]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
-    def values(self) -> dict[str, Tensor]:
-        values = {name: torch.stack([row[name] for row in self.rows]) for name in self.rows[0]}
-        self.rows, self.known = [], {}
-        return values
+    def _measured(self, step: Step) -> dict[str, Tensor]:
+        layer, result = self.layers[step.number - 1], dict[str, Tensor]()
+        of_tokens = self.before if step.number > 1 else _of_tokens(step.Z.double(), self.eps)
+        for site in SITES:
+            Z = getattr(step, site).double()
+            if site != "Z":
+                of_tokens = _of_tokens(Z, self.eps)
+            values = of_tokens | layer.of_subspaces(Z, of_tokens, self.eps)
+            result |= {f"{name}@{site}": values[name] for name in AT_SITES}
+        self.before = of_tokens
+        nothing = torch.full((len(step.Z),), torch.nan, dtype=torch.float64, device=step.Z.device)
+        of_step = layer.of_the_sparsification(step) | layer.of_the_compression(step, self.eps)
+        return result | dict.fromkeys(OF_A_STEP, nothing) | of_step
 
     def audit(self, values: dict[str, Tensor]) -> Audit:
         """Of values (layers, samples)."""
@@ -241,12 +239,11 @@ class AuditReader:
 class _AuditedLayer:
     """A layer's weights and sparsification in float64, in which everything is measured."""
 
-    def __init__(self, layer: Layer, lam: float) -> None:
+    def __init__(self, layer: Layer) -> None:
         self.sparsifier: Any = deepcopy(layer.sparsify.operator).double()
-        self.lam = float(getattr(self.sparsifier, "lam", lam))
-        with torch.no_grad():
-            self.U = None if layer.U is None else layer.U.detach().double()
-            self.D = None if layer.D is None else layer.D.detach().double()
+        self.lam = float(getattr(self.sparsifier, "lam", LAM))
+        self.U: Tensor | None = None if layer.U is None else layer.U.detach().double()
+        self.D: Tensor | None = None if layer.D is None else layer.D.detach().double()
         self.aim, self.compress_aim = (_stated_aim(half.operator) for half in (layer.sparsify, layer.compress))
 
     def weights(self, number: int) -> Weights:
@@ -262,39 +259,22 @@ class _AuditedLayer:
             coherence=mean,
             coherence_max=largest,
             orthogonality=None if D is None else orthogonality_gap(D),
-            eta_D=None if eta is None or D is None else eta * spectral_norm(D) ** 2,
+            eta_D=None if eta is None or D is None else eta * torch.linalg.matrix_norm(D, ord=2).item() ** 2,
             lam=self.lam,
             dead=() if U is None else tuple(dead_heads(U)),
         )
 
-    def at_sites(self, step: Step, eps: float, known: dict[str, Tensor]) -> dict[str, Tensor]:
-        """`known` is what the layer before said of its Z_next, which is our Z, without its subspaces."""
-        result = dict[str, Tensor]()
-        for site in SITES:
-            Z = getattr(step, site).double()
-            if site != "Z" or not known:
-                known |= _of_tokens(Z, eps)
-            if self.U is None:
-                Rc = Rc_unit = torch.full_like(known["R"], torch.nan)
-            else:
-                Rc = subspace_coding_rate(Z, self.U, eps)
-                Rc_unit = subspace_coding_rate(normalize(Z, dim=-1), self.U, eps)
-            values = known | {
-                "Rc": Rc,
-                "dR": known["R"] - Rc,
-                "Rc_unit": Rc_unit,
-                "dR_unit": known["R_unit"] - Rc_unit,
-                "objective": known["R"] - Rc - self.lam * l0(Z),
-            }
-            result |= {f"{name}@{site}": values[name] for name in AT_SITES}
-        return result
+    def of_subspaces(self, Z: Tensor, of_tokens: dict[str, Tensor], eps: float) -> dict[str, Tensor]:
+        """What the layer's U_[K] and λ add to `_of_tokens`."""
+        R, R_unit = of_tokens["R"], of_tokens["R_unit"]
+        Rc = Rc_unit = torch.full_like(R, torch.nan)
+        if self.U is not None:
+            Rc = subspace_coding_rate(Z, self.U, eps)
+            Rc_unit = subspace_coding_rate(normalize(Z, dim=-1), self.U, eps)
+        differences = {"dR": R - Rc, "dR_unit": R_unit - Rc_unit, "objective": R - Rc - self.lam * l0(Z)}
+        return {"Rc": Rc, "Rc_unit": Rc_unit} | differences
 
-    def of_a_step(self, step: Step, eps: float) -> dict[str, Tensor]:
-        nothing = torch.full((len(step.Z),), torch.nan, dtype=torch.float64, device=step.Z.device)
-        values = dict.fromkeys(OF_A_STEP, nothing) | self._of_the_sparsification(step)
-        return values if self.U is None else values | self._of_the_compression(step, self.U, eps)
-
-    def _of_the_sparsification(self, step: Step) -> dict[str, Tensor]:
+    def of_the_sparsification(self, step: Step) -> dict[str, Tensor]:
         if step.code is None:
             return {}
         Y, code = step.layer.sparsify.norm(step.Z_half).double(), step.code.double()
@@ -312,9 +292,10 @@ class _AuditedLayer:
                 result["lasso_signed"] = self.lam * l1(Y) + signed_fit
         return result
 
-    @staticmethod
-    def _of_the_compression(step: Step, U: Tensor, eps: float) -> dict[str, Tensor]:
-        X = step.layer.compress.norm(step.Z).double()
+    def of_the_compression(self, step: Step, eps: float) -> dict[str, Tensor]:
+        if self.U is None:
+            return {}
+        U, X = self.U, step.layer.compress.norm(step.Z).double()
         exact = subspace_coding_rate_gradient(X, U, eps)
         forms = {
             "neumann": X - neumann_step(X, U, kappa=1.0, eps=eps),
@@ -363,36 +344,34 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _verdict(result: Audit, layer: int) -> Verdict:
-    weights = result.weights[layer]
-    rate, fit = result.improved("Rc_unit", "compress")[layer].item(), result.aim_improved()[layer].item()
+    weights, warnings = result.weights[layer], list[str]()
+    compresses = sparsifies = None
+    compression = sparsification = "the operator states no aim"
     moved, aimed = (result.changes(half)[layer].mean().item() for half in HALVES)
-    raw = _relative(result.at("Rc", "Z"), result.at("Rc", "Z_half"))[layer].mean().item()
-    left = result.at("nonzero", "Z_next")[layer].mean().item()
-    compresses = None if weights.compress_aim is None else _grade(rate, moved)
-    sparsifies = None if weights.aim is None else _grade(fit, aimed)
-    price = ""
-    if weights.aim == LASSO and sparsifies is not None:
-        of_zero = (
-            (result.values["lasso_after"][layer] / result.values["lasso_zero"][layer].clamp_min(1e-30)).mean().item()
+    if weights.compress_aim is not None:
+        share = result.improved("Rc_unit", "compress")[layer].item()
+        raw = _relative(result.at("Rc", "Z"), result.at("Rc", "Z_half"))[layer].mean().item()
+        compresses = _grade(share, moved)
+        compression = (
+            f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {share:.0%} of the pictures"
         )
-        price = f", {of_zero:.0%} of the zero code's"
+    if weights.aim is not None:
+        share = result.aim_improved()[layer].item()
+        sparsifies = _grade(share, aimed)
+        sparsification = f"{weights.aim} {signed(aimed)}, lower in {share:.0%}"
+    if weights.aim == LASSO and sparsifies is not None:
+        after, zero = (result.values[name][layer] for name in ("lasso_after", "lasso_zero"))
+        of_zero = (after / zero.clamp_min(1e-30)).mean().item()
         sparsifies = min(sparsifies, 2 if of_zero < 1 else 1)
-    aim = (
-        "the operator states no aim"
-        if weights.aim is None
-        else f"{weights.aim} {signed(aimed)}, lower in {fit:.0%}{price}"
-    )
-    lowered = f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {rate:.0%} of the pictures"
-    evidence = (
-        "the operator states no aim" if compresses is None else lowered,
-        f"{aim}; {left:.0%} of the entries left",
-    )
-    warnings = []
+        sparsification += f", {of_zero:.0%} of the zero code's"
+    left = result.at("nonzero", "Z_next")[layer].mean().item()
+    sparsification += f"; {left:.0%} of the entries left"
     if weights.eta_D is not None and weights.eta_D >= 2:
         warnings.append(f"η‖D‖² = {weights.eta_D:.2f} is not below 2, so ISTA need not descend")
     if weights.dead:
-        warnings.append(f"{_counted('head', weights.dead)} dead")
-    return Verdict(weights.layer, compresses, sparsifies, evidence, tuple(warnings))
+        heads = ", ".join(map(str, weights.dead))
+        warnings.append(f"head {heads} is dead" if len(weights.dead) == 1 else f"heads {heads} are dead")
+    return Verdict(weights.layer, compresses, sparsifies, (compression, sparsification), tuple(warnings))
 
 
 def _grade(share: float, change: float) -> int:
@@ -408,16 +387,3 @@ def _relative(before: Tensor, after: Tensor) -> Tensor:
 def signed(change: float) -> str:
     """A relative change in per cent, with a minus that can be read."""
     return f"{change:+.1%}".replace("-", "−")
-
-
-def _counted(word: str, numbers: tuple[int, ...]) -> str:
-    names = ", ".join(map(str, numbers))
-    return f"{word} {names} is" if len(numbers) == 1 else f"{word}s {names} are"
-
-
-def _csv(columns: list[str], rows: Iterable[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -12,18 +12,17 @@ from ..shapes import Float
 
 def orthonormality_gap(U: Float[Tensor, "k d p"]) -> Float[Tensor, "k"]:
     """‖U_kᵀU_k/c − I‖_F/√p with c = ‖U_k‖²_F/p: 0 for a basis that is orthonormal up to its size; 1 for a dead one."""
-    return _gap(U.double())
+    grams = U.double().mT @ U.double()
+    p = grams.shape[-1]
+    size = grams.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    shaped = grams / size.where(size > 0, 1.0)
+    return (shaped - torch.eye(p, dtype=grams.dtype, device=grams.device)).flatten(1).norm(dim=1) / p**0.5
 
 
 def orthogonality_gap(D: Float[Tensor, "d m"]) -> float:
     """‖DᵀD − I‖_F/√m, not free of size: ISTA's step depends on it."""
     D = D.double()
     return float((D.mT @ D - torch.eye(D.shape[-1], dtype=D.dtype, device=D.device)).norm() / D.shape[-1] ** 0.5)
-
-
-def spectral_norm(D: Float[Tensor, "d m"]) -> float:
-    """‖D‖, the largest singular value."""
-    return float(torch.linalg.matrix_norm(D.double(), ord=2))
 
 
 def coherence(U: Float[Tensor, "k d p"]) -> Float[Tensor, "k k"]:
@@ -66,14 +65,6 @@ def effective_rank(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 def dead_heads(U: Float[Tensor, "k d p"]) -> list[int]:
     """The subspaces, counted from 1, onto which everything projects to 0."""
     return [k + 1 for k, basis in enumerate(U) if not basis.any()]
-
-
-def _gap(frames: Tensor) -> Tensor:
-    grams = frames.mT @ frames
-    p = grams.shape[-1]
-    size = grams.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    shaped = grams / size.where(size > 0, 1.0)
-    return (shaped - torch.eye(p, dtype=grams.dtype, device=grams.device)).flatten(1).norm(dim=1) / p**0.5
 
 
 def _basis(columns: Tensor) -> Tensor:

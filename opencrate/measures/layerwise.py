@@ -4,13 +4,11 @@ The non-zero fraction is that of the sparse code; for ISTA, whose code is the to
 compression without subspaces is not a number.
 """
 
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from timm.utils import unwrap_model
@@ -22,31 +20,18 @@ from ..objective import nonzero_fraction
 from ..objective.rates import coding_rate, project
 from ..stack import Step, require_stack, trajectory
 
-GPU_BYTES = 2**26  # of projected tokens whose rates are computed together on a GPU, for each definition
+GPU_BYTES = 2**25  # of the tokens of layers that are measured together on a GPU
 RESAMPLES = 1000  # of the samples, for an interval
 LEVEL = 0.95
 
-
-def measure(step: Step, definition: Definition) -> dict[str, Tensor]:
-    """R^c and the non-zero fraction of every sample in a step of a trajectory, each (b,)."""
-    V = _projected(step, definition)
-    return {"Rc": _rate([V], [step], definition)[0], "nonzero": nonzero_fraction(_code(step, definition))}
+Reader = Callable[[Sequence[Step]], dict[str, Tensor]]
+"""Measures a batch of pictures in some layers of a network: values by name, each (layers, b)."""
 
 
-def _projected(step: Step, definition: Definition) -> Tensor | None:
-    """Z U_k of the tokens that the definition names, (b, k, n, p)."""
-    U = step.layer.U
-    if U is None:
-        return None
-    tokens: Tensor = getattr(step, definition.site)
-    if definition.norm:
-        tokens = step.layer.compress.norm(tokens)
-    if not definition.class_token:
-        tokens = tokens[:, 1:]
-    # Float32 is enough for tokens of one size.
-    exact = torch.promote_types(tokens.dtype, torch.float32) if definition.unit else torch.float64
-    V = project(tokens.to(exact), U.to(exact))
-    return normalize(V, dim=-1) if definition.unit else V
+def measure(steps: Sequence[Step], definition: Definition) -> dict[str, Tensor]:
+    """R^c and the non-zero fraction of every sample in steps of a trajectory, each (layers, b) in float64."""
+    codes = torch.stack([_code(step, definition) for step in steps])
+    return {"Rc": _rates(steps, definition).double(), "nonzero": nonzero_fraction(codes).double()}
 
 
 def _code(step: Step, definition: Definition) -> Tensor:
@@ -55,15 +40,28 @@ def _code(step: Step, definition: Definition) -> Tensor:
     return code if definition.class_token else code[:, 1:]
 
 
-def _rate(projected: list[Tensor | None], steps: list[Step], definition: Definition) -> Tensor:
-    """R^c of layers that are measured together, (layers, b)."""
-    known = [V for V in projected if V is not None]
-    if len(known) < len(projected):
-        return torch.full((len(projected), len(steps[0].Z)), torch.nan, dtype=torch.float64, device=steps[0].Z.device)
-    d, p = steps[0].Z.shape[-1], known[0].shape[-1]
+def _rates(steps: Sequence[Step], definition: Definition) -> Tensor:
+    """R^c, (layers, b)."""
+    Z = steps[0].Z
+    if any(step.layer.U is None for step in steps):
+        return torch.full((len(steps), len(Z)), torch.nan, device=Z.device)
+    V = torch.stack([_projected(step, definition) for step in steps])  # (layers, b, k, n, p)
     # coding_rate scales with the dimension of what it is given, p; scaling by d is the same with ε·√(p/d).
-    eps = definition.eps * (math.sqrt(p / d) if definition.scaling == "d" else 1.0)
-    return coding_rate(torch.stack(known), eps).sum(-1)
+    eps = definition.eps * (math.sqrt(V.shape[-1] / Z.shape[-1]) if definition.scaling == "d" else 1.0)
+    return coding_rate(V, eps).sum(-1)
+
+
+def _projected(step: Step, definition: Definition) -> Tensor:
+    """Z U_k of the tokens that the definition names, (b, k, n, p)."""
+    tokens: Tensor = getattr(step, definition.site)
+    if definition.norm:
+        tokens = step.layer.compress.norm(tokens)
+    if not definition.class_token:
+        tokens = tokens[:, 1:]
+    # Float32 is enough for tokens of one size.
+    exact = torch.promote_types(tokens.dtype, torch.float32) if definition.unit else torch.float64
+    V = project(tokens.to(exact), step.layer.U.to(exact))
+    return normalize(V, dim=-1) if definition.unit else V
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,11 @@ class LayerTable:
     definition: Definition
     samples: int
     rows: tuple[dict[str, float], ...]
+
+    @classmethod
+    def of(cls, definition: Definition, values: dict[str, Tensor], resamples: int = RESAMPLES) -> "LayerTable":
+        """The table of what `measure` gave, (layers, samples)."""
+        return cls(definition, values["Rc"].shape[-1], tuple(by_layer(summary(values, resamples))))
 
     def __str__(self) -> str:
         lines = [f"definition {self.definition.name}, {self.samples} samples", "layer        R^c             non-zero"]
@@ -91,16 +94,6 @@ class LayerTable:
     def from_dict(cls, values: dict[str, Any]) -> "LayerTable":
         """The table that `to_dict` gave."""
         return cls(Definition(**values["definition"]), values["samples"], tuple(values["rows"]))
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
-
-    def to_csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ["definition", *self.rows[0]])
-        writer.writeheader()
-        writer.writerows({"definition": self.definition.name, **row} for row in self.rows)
-        return text.getvalue()
 
 
 def layerwise(
@@ -127,55 +120,55 @@ def layerwise_by(
     resamples: int = RESAMPLES,
 ) -> list[LayerTable]:
     """`layerwise` by each of several definitions, in one pass of the pictures through the network."""
-    readers = [LayerReader(definition_named(definition)) for definition in definitions]
-    values = read_steps(model, batches, readers, samples)
-    return [reader.table(columns, resamples) for reader, columns in zip(readers, values, strict=True)]
-
-
-class Reader(Protocol):
-    """Measures a batch of pictures while it passes through the layers of a network."""
-
-    def read(self, step: Step) -> None:
-        """Measure one layer; the layers come in their order."""
-
-    def values(self) -> dict[str, Tensor]:
-        """What was measured of the batch by name, each (layers, b) in float64; the next batch begins."""
+    known = [definition_named(definition) for definition in definitions]
+    values = read_steps(model, batches, [partial(measure, definition=definition) for definition in known], samples)
+    return [LayerTable.of(definition, columns, resamples) for definition, columns in zip(known, values, strict=True)]
 
 
 def read_steps(
     model: nn.Module, batches: Tensor | Iterable[Any], readers: Sequence[Reader], samples: int | None = None
 ) -> list[dict[str, Tensor]]:
     """Every reader's values, each (layers, samples), from one pass of the pictures through the network."""
-    network: Any = unwrap_model(model)
+    network = unwrap_model(model)
     require_stack("layerwise", network)
-    names: list[list[str]] = []
 
-    def values_of(images: Tensor) -> Tensor:
-        for step in trajectory(network, images):
-            for reader in readers:
-                reader.read(step)
-        values = [reader.values() for reader in readers]
-        names[:] = [list(columns) for columns in values]
-        return torch.stack([column for columns in values for column in columns.values()])
+    def values_of(images: Tensor) -> list[dict[str, Tensor]]:
+        parts = [[reader(steps) for reader in readers] for steps in _measured_together(trajectory(network, images))]
+        return [joined(of_reader, dim=0) for of_reader in zip(*parts, strict=True)]
 
-    rows = iter(stream(network, batches, values_of, samples))
-    return [{name: next(rows) for name in columns} for columns in names]
+    return stream(network, batches, values_of, samples)
+
+
+def _measured_together(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """Every layer by itself on a CPU, and several together on a GPU.
+
+    There, one small batch of matrices costs as much time as twelve, and every look at values makes the host wait.
+    """
+    waiting, waiting_bytes = list[Step](), 0
+    for step in steps:
+        waiting.append(step)
+        waiting_bytes += step.Z.nbytes
+        if waiting_bytes > GPU_BYTES or not step.Z.is_cuda:
+            yield waiting
+            waiting, waiting_bytes = [], 0
+    if waiting:
+        yield waiting
 
 
 @torch.inference_mode()
 def stream(
     model: nn.Module,
     batches: Tensor | Iterable[Any],
-    values_of: Callable[[Tensor], Tensor],
+    values_of: Callable[[Tensor], list[dict[str, Tensor]]],
     samples: int | None = None,
-) -> Tensor:
-    """What `values_of` pictures gives, (…, b), for batch after batch, put together on the CPU: (…, samples).
+) -> list[dict[str, Tensor]]:
+    """The values of pictures, (layers, b) each, for batch after batch, put together on the CPU: (layers, samples).
 
     The network is in evaluation mode meanwhile, and the pictures are brought to its device and type.
     """
     if samples is not None and (not isinstance(samples, int) or samples < 1):
         raise ValueError(f"samples must be a whole number, at least 1, got {samples!r}")
-    like, count, parts = next(model.parameters()), 0, list[Tensor]()
+    like, count, parts = next(model.parameters()), 0, list[list[dict[str, Tensor]]]()
     was_training = model.training
     model.eval()
     try:
@@ -189,7 +182,7 @@ def stream(
             if len(images) == 0:
                 continue
             images = images.to(like.device, like.dtype if images.is_floating_point() else None)
-            parts.append(values_of(images).cpu())
+            parts.append([{name: column.cpu() for name, column in values.items()} for values in values_of(images)])
             count += len(images)
             if count == samples:
                 break
@@ -197,7 +190,12 @@ def stream(
         model.train(was_training)
     if count == 0:
         raise ValueError("there are no pictures to measure")
-    return torch.cat(parts, dim=-1)
+    return [joined(values, dim=1) for values in zip(*parts, strict=True)]
+
+
+def joined(parts: Sequence[dict[str, Tensor]], dim: int) -> dict[str, Tensor]:
+    """Values (layers, samples) by name: of several parts of the layers (dim 0) or of the samples (dim 1)."""
+    return {name: torch.cat([part[name] for part in parts], dim) for name in parts[0]}
 
 
 def summary(values: dict[str, Tensor], resamples: int = RESAMPLES) -> dict[str, Tensor]:
@@ -210,6 +208,12 @@ def summary(values: dict[str, Tensor], resamples: int = RESAMPLES) -> dict[str, 
         for name, value in values.items():
             result[f"{name}_low"], result[f"{name}_high"] = interval(value, resamples)
     return result
+
+
+def by_layer(columns: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """A row for every layer, from columns (layers,)."""
+    layers = len(next(iter(columns.values())))
+    return [{"layer": i + 1} | {name: column[i].item() for name, column in columns.items()} for i in range(layers)]
 
 
 def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -> tuple[Tensor, Tensor]:
@@ -228,44 +232,3 @@ def interval(values: Tensor, resamples: int = RESAMPLES, level: float = LEVEL) -
     tail = (1 - level) / 2
     low, high = torch.cat(means).quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
     return low.view(values.shape[:-1]), high.view(values.shape[:-1])
-
-
-class LayerReader:
-    """R^c by one definition and the non-zero fraction, as a `Reader`.
-
-    Several layers are measured together: on a GPU, one small batch of matrices costs as much time as twelve, and every
-    look at values makes the host wait.
-    """
-
-    def __init__(self, definition: Definition) -> None:
-        self.definition = definition
-        self.waiting: list[tuple[Step, Tensor | None]] = []
-        self.rates, self.fractions = list[Tensor](), list[Tensor]()
-
-    def read(self, step: Step) -> None:
-        self.waiting.append((step, _projected(step, self.definition)))
-        waiting_bytes = sum(0 if V is None else V.nbytes for _, V in self.waiting)
-        if waiting_bytes > GPU_BYTES or not step.Z.is_cuda:
-            self._measure()
-
-    def _measure(self) -> None:
-        if self.waiting:
-            steps, projected = [step for step, _ in self.waiting], [V for _, V in self.waiting]
-            self.rates.append(_rate(projected, steps, self.definition))
-            self.fractions.append(nonzero_fraction(torch.stack([_code(step, self.definition) for step in steps])))
-            self.waiting.clear()
-
-    def values(self) -> dict[str, Tensor]:
-        self._measure()
-        values = {"Rc": torch.cat(self.rates).double(), "nonzero": torch.cat(self.fractions).double()}
-        self.rates, self.fractions = [], []
-        return values
-
-    def table(self, values: dict[str, Tensor], resamples: int = RESAMPLES) -> LayerTable:
-        """Of values (layers, samples)."""
-        columns, rates = summary(values, resamples), values["Rc"]
-        rows = (
-            {"layer": layer + 1} | {name: column[layer].item() for name, column in columns.items()}
-            for layer in range(len(rates))
-        )
-        return LayerTable(self.definition, rates.shape[-1], tuple(rows))

@@ -148,8 +148,8 @@ class CRATE(nn.Module):
                     reset()
 
     @property
-    def layers(self) -> nn.Sequential:
-        """The stack, which timm calls `blocks`."""
+    def layers(self) -> Any:
+        """The stack of `Layer`s, which timm calls `blocks`."""
         return self.blocks
 
     def set_attention(self, attention: str) -> None:

@@ -8,17 +8,16 @@ That is four passes. Every network of `--against`, and every checkpoint that the
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
 
-from ..inspection.recording import Recording, record_first
-from ..inspection.views import Patches, best_patches, leading_scores
-from ..measures import LayerReader, LayerTable, read_steps
+from ..inspection.recording import Recording, record
+from ..inspection.views import Patches, coherent_patches, top_patches
+from ..measures import LayerTable, measure, read_steps
 from ..measures.audit import Audit, AuditReader
-from ..objective.rates import require_finite
 from ..settings import Analysis
 from ..sources import open_network, require_comparable
 from ..stack import Step
@@ -42,34 +41,13 @@ class Measured:
     audit: Audit | None
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class GalleryData:
     """One pass of the gallery: the recording of its first pictures, and the best patches among all of them."""
 
-    grid: tuple[int, int]
-    layers: list[int]  # those of which patches are searched
-    heads: dict[str, Patches] = field(default_factory=dict)
-    entries: dict[str, Patches] = field(default_factory=dict)
-    recording: Recording | None = None
-
-    def visit(self, step: Step) -> None:
-        if step.number not in self.layers:
-            return
-        U, patches = step.layer.U, step.layer.compress.norm(step.Z[:, 1:])
-        for head in evenly_spaced(list(range(1, len(U) + 1)), PER_LAYER) if U is not None else ():
-            scores = leading_scores(_finite("projection", step, patches @ U[head - 1]))
-            self.heads[f"layer {step.number}, head {head}"] = best_patches(scores, self.grid, 9)
-        if step.code is not None:
-            code = _finite("sparse code", step, step.code)[:, 1:].float()
-            # An entry that is the same everywhere says nothing about a patch, so the most variable ones are shown.
-            for entry in code.flatten(0, 1).std(0).topk(min(PER_LAYER, code.shape[-1])).indices.tolist():
-                name = f"layer {step.number}, entry {entry + 1}"
-                self.entries[name] = best_patches(code[..., entry], self.grid, 9)
-
-
-def _finite(what: str, step: Step, values: Tensor) -> Tensor:
-    require_finite(f"the {what} of layer {step.number}", values)
-    return values
+    recording: Recording
+    heads: dict[str, Patches]
+    entries: dict[str, Patches]
 
 
 class ReportData:
@@ -106,11 +84,11 @@ class ReportData:
 
     def _measure(self, model: Any, batches: Iterator[Tensor], audited: bool) -> Measured:
         definitions = self.settings.readings() if self.wants("layers") else []
-        readers = [LayerReader(definition) for definition in definitions]
-        auditor = AuditReader(model, self.settings.eps) if audited else None
-        values = read_steps(model, batches, [*readers, *([auditor] if auditor else [])])
-        tables = {reader.definition.name: reader.table(of) for reader, of in zip(readers, values, strict=False)}
-        return Measured(tables, auditor.audit(values[-1]) if auditor else None)
+        readers = [partial(measure, definition=definition) for definition in definitions]
+        auditors = [AuditReader(model, self.settings.eps)] if audited else []
+        values = read_steps(model, batches, [*readers, *auditors])
+        tables = {of.name: LayerTable.of(of, columns) for of, columns in zip(definitions, values, strict=False)}
+        return Measured(tables, auditors[0].audit(values[-1]) if auditors else None)
 
     @cached_property
     def drawn_layers(self) -> list[int]:
@@ -118,6 +96,19 @@ class ReportData:
 
     @cached_property
     def gallery(self) -> GalleryData:
-        data, study = GalleryData(self.study.grid, self.drawn_layers), self.study
-        data.recording = record_first(study.model, study.gallery.images, max(study.drawn, study.ablated), data.visit)
-        return data
+        study, heads, entries = self.study, dict[str, Patches](), dict[str, Patches]()
+
+        def search(step: Step) -> None:
+            if step.number not in self.drawn_layers:
+                return
+            U, code = step.layer.U, step.code
+            for head in evenly_spaced(list(range(1, len(U) + 1)), PER_LAYER) if U is not None else ():
+                heads[f"layer {step.number}, head {head}"] = coherent_patches(step, head)
+            if code is not None:
+                # An entry that is the same everywhere says nothing about a patch, so the most variable ones are shown.
+                deviation = code[:, 1:].float().flatten(0, 1).std(0)
+                for entry in deviation.topk(min(PER_LAYER, len(deviation))).indices.tolist():
+                    entries[f"layer {step.number}, entry {entry + 1}"] = top_patches(step, entry + 1)
+
+        recording = record(study.model, study.gallery.images, max(study.drawn, study.ablated), search)
+        return GalleryData(recording, heads, entries)

@@ -90,10 +90,10 @@ def audited(data: ReportData, folder: OutputFolder) -> Section:
     """Every half-step of every layer, compared with what it was designed to do."""
     eps, audits = data.settings.eps, [measured.audit for measured in data.measured.values() if measured.audit]
     trained, untrained = audits[0], audits[1] if len(audits) > 1 else None
-    rows = trained.rows()
-    folder.json("tables/audit.json", trained.to_dict(rows))
-    folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {eps:g}", **row} for row in rows))
-    folder.text("tables/audit_samples.csv", trained.samples_csv())
+    table = trained.to_dict()
+    folder.json("tables/audit.json", table)
+    folder.csv("tables/audit.csv", ({"definition": f"audit, ε = {eps:g}", **row} for row in table["rows"]))
+    folder.csv("tables/audit_samples.csv", trained.sample_rows())
     caption = "What the two halves of every layer change. Blue bars go in the direction that the design wants."
     items: list[Item] = [_verdicts(trained, untrained), folder.figure(figures.half_steps(trained), "audit", caption)]
     items.append(_weights(trained))

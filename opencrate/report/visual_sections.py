@@ -3,13 +3,10 @@
 All read the one recording of the gallery (`ReportData.gallery`).
 """
 
-from typing import cast
-
 import torch
-from torch import Tensor
 
 from .. import figures
-from ..inspection.ablation import recorded_head_importance
+from ..inspection.ablation import head_importance
 from ..inspection.recording import Recording
 from ..inspection.views import attention_rows, crop, pca_colours
 from ..study import Study, evenly_spaced
@@ -21,7 +18,7 @@ from .text import ABOUT
 def tokens(data: ReportData, folder: OutputFolder) -> Section:
     """The tokens of pictures: their entries, and their main directions as colours."""
     study, seed, count = data.study, data.settings.seed, data.study.drawn
-    after = {f"after layer {step.number}": step.Z_next[:count].float().cpu() for step in _recording(data).steps}
+    after = {f"after layer {step.number}": step.Z_next[:count].float().cpu() for step in data.gallery.recording.steps}
     selected = evenly_spaced(list(after), 6)
     items = list[Item]()
     for i in range(len(study.chosen) or 1):
@@ -44,9 +41,8 @@ def attention(data: ReportData, folder: OutputFolder) -> Section:
     for layer in study.model.layers:
         if not layer.compress.operator.has("maps"):
             raise NotApplicable(f"the compression {layer.compress.operator.name} has no attention maps")
-    recording = _recording(data)
-    with torch.inference_mode():
-        rows = [attention_rows(recording.steps[layer - 1], token)[: study.drawn, :, 1:] for layer in layers]
+    recording = data.gallery.recording
+    rows = [attention_rows(recording.steps[layer - 1], token)[: study.drawn, :, 1:] for layer in layers]
     maps = torch.stack(rows).unflatten(-1, recording.grid).cpu()  # (layers, b, k, h, w)
     name = "class token" if token == 0 else f"token {token}"
     where = "every layer" if len(layers) == len(study.model.layers) else "some layers"
@@ -90,14 +86,13 @@ def patches(data: ReportData, folder: OutputFolder) -> Section:
 
 def ablation(data: ReportData, folder: OutputFolder) -> Section:
     """How much each head matters for the prediction; the runs without a head start from the recorded tokens."""
-    study, recording = data.study, _recording(data)
+    study, recording = data.study, data.gallery.recording
     for layer in study.model.layers:
         if not layer.compress.operator.has("mute"):
             raise NotApplicable(f"the compression {layer.compress.operator.name} cannot switch off a head")
     if recording.logits is None:
         raise NotApplicable("the network makes no prediction for a picture")
-    inputs: list[Tensor] = [step.Z[: study.ablated] for step in recording.steps]
-    importance = recorded_head_importance(study.model, inputs).cpu()
+    importance = head_importance(study.model, [step.Z[: study.ablated] for step in recording.steps]).cpu()
     rows = [
         {"layer": layer, "head": head, "kl_nats": value}
         for layer, heads in enumerate(importance.tolist(), 1)
@@ -110,7 +105,3 @@ def ablation(data: ReportData, folder: OutputFolder) -> Section:
     return Section(
         "ablation", *ABOUT["ablation"], (folder.figure(figures.head_map(importance), "head_importance", caption),)
     )
-
-
-def _recording(data: ReportData) -> Recording:
-    return cast(Recording, data.gallery.recording)

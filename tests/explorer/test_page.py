@@ -15,7 +15,7 @@ import opencrate
 from opencrate.explorer import Exploring, open_subject, views
 from opencrate.explorer.explore import serving
 from opencrate.explorer.uploads import read_upload
-from opencrate.inspection.ablation import ablate, ablated
+from opencrate.inspection.ablation import ablated
 from opencrate.inspection.recording import record
 from opencrate.measures.geometry import coherence
 
@@ -231,7 +231,7 @@ def test_switching_off_changes_prediction_and_curves(page, subject):
     page.locator("#switch").click()
     expect(page.locator("#off-list button")).to_have_text(["layer 1, head 3 ✕"])
     expect(page.locator("#rate-chart polyline")).to_have_count(3)
-    after = ablate(subject.model, images, heads=[(1, 3)]).logits_after.softmax(-1)[0]
+    after = ablated(subject.model, heads=[(1, 3)])(images).softmax(-1)[0]
     assert told(page) == {f"class {i}": pytest.approx(100 * p, abs=0.06) for i, p in enumerate(after.tolist())}
     page.locator("#coordinate").fill("2")
     page.keyboard.press("Enter")

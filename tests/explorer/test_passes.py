@@ -116,7 +116,7 @@ def test_the_patches_of_few_variants_are_kept(questions, passes, monkeypatch):
 def test_a_recordings_size(subject):
     tokens = 4 * 17 * 24  # bytes: n · d of float32
     recording = record(subject.model, subject.sample(0).images)
-    assert recording.nbytes == (1 + 3 * LAYERS) * tokens  # Z¹, and Z½, Z⁺ and the projections of every layer
+    assert recording.nbytes == (1 + 2 * LAYERS) * tokens  # Z¹, and Z½ and Z⁺ of every layer
 
 
 def test_recordings_are_kept_up_to_a_number_of_bytes(questions):

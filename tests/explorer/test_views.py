@@ -3,6 +3,7 @@
 import base64
 import copy
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
 
-from opencrate import layerwise
-from opencrate.explorer import views
+from opencrate import layerwise, save_pretrained
+from opencrate.explorer import open_subject, views
 from opencrate.explorer.subject import Variant
-from opencrate.inspection.ablation import ablate
+from opencrate.inspection.ablation import ablated
 from opencrate.inspection.recording import record
-from opencrate.inspection.views import attention_of, coherent_patches, top_patches
+from opencrate.inspection.views import attention_rows, coherent_patches, crop, top_patches
 from opencrate.measures import DEFINITIONS
 from opencrate.measures.geometry import coherence
 from opencrate.stack import trajectory
 
+from ..networks import small
 from .files import noise
 
 
@@ -105,7 +107,8 @@ def test_the_prediction_is_the_softmax(subject, picture, recording):
 @pytest.mark.parametrize("token", [0, 1, 16])
 def test_the_maps_are_the_attention(subject, picture, recording, token):
     found = views.attention(recording, token)
-    expected = attention_of(subject.model, picture.images, token)[:, 0].numpy()
+    rows = torch.stack([attention_rows(step, token)[0, :, 1:] for step in recording.steps])
+    expected = rows.unflatten(-1, recording.grid).numpy()
     shares = np.frombuffer(base64.b64decode(found["maps"]), np.uint8).reshape(found["shape"])
     largest = np.array(found["largest"])[..., None, None]
     assert np.allclose(largest, expected.max((-1, -2), keepdims=True), rtol=1e-6)
@@ -119,7 +122,7 @@ def test_the_maps_are_the_attention(subject, picture, recording, token):
 def test_what_is_switched_off_is_ablated(subject, picture, recording, heads, atoms):
     without = subject.variant(Variant(heads=tuple(heads), atoms=tuple(atoms)))
     look = views.look(record(without, picture.images), subject.study.class_name)
-    expected = ablate(subject.model, picture.images, heads, atoms).logits_after[0].softmax(-1)
+    expected = ablated(subject.model, heads, atoms)(picture.images)[0].softmax(-1)
     assert told(look) == pytest.approx(dict(enumerate(expected.tolist())), rel=1e-5)
     assert told(look) != pytest.approx(told(views.look(recording, subject.study.class_name)), rel=1e-4)
 
@@ -135,8 +138,8 @@ def test_a_head(subject, picture, recording):
     spectrum = np.linalg.svd(V, compute_uv=False)
     assert found["spectrum"] == pytest.approx((spectrum / spectrum[0]).tolist(), rel=1e-4)
     assert found["coherence"] == pytest.approx(coherence(layer.U)[2].tolist())
-    grouped = coherent_patches(subject.model, picture.images, 2, 3, views.PATCHES)
-    assert found["grouped"] == [list(place) for place in zip(grouped.row, grouped.column, strict=True)]
+    grouped = coherent_patches(recording.steps[1], 3, views.PATCHES)
+    assert found["grouped"] == [[patch // 4, patch % 4] for patch in grouped.patch]
 
 
 def test_a_coordinate(subject, picture, recording):
@@ -153,16 +156,26 @@ def test_a_coordinate(subject, picture, recording):
 @pytest.mark.parametrize("variant", [Variant(), Variant("untrained"), Variant(heads=((1, 2),), atoms=((2, 5),))])
 def test_the_patches_of_the_reference_pictures(subject, variant):
     """All heads' and coordinates' from one pass: the same that a pass for each finds."""
-    model, images = subject.variant(variant), subject.reference.searched.images
+    model = subject.variant(variant)
+    recording = record(model, subject.reference.searched.images)
     layers = subject.reference.patches(variant, lambda: model)
-    for layer, best in enumerate(layers, start=1):
+    for layer, (best, step) in enumerate(zip(layers, recording.steps, strict=True), start=1):
         for kind, search, numbers in (("head", coherent_patches, 4), ("coordinate", top_patches, 24)):
             for number in range(1, numbers + 1):
-                expected, found = search(model, images, layer, number, views.PATCHES), best.patches(kind, number)
-                assert (found.image, found.row, found.column) == (expected.image, expected.row, expected.column)
+                expected, found = search(step, number, views.PATCHES), best.patches(kind, number)
+                assert (found.image, found.patch) == (expected.image, expected.patch)
                 assert found.score == pytest.approx(expected.score, rel=1e-4)
                 cut = subject.crops(variant, layer, kind, number)
                 assert [patch["picture"] for patch in cut] == list(expected.image)
+
+
+def test_the_patches_of_a_network_with_larger_patches(checkpoint, settings, tmp_path):
+    other = str(save_pretrained(small(patch_size=8), tmp_path / "other"))
+    subject = open_subject(checkpoint, replace(settings, against=other))
+    step = record(subject.network(other), subject.reference.searched.images).steps[0]
+    expected = crop(subject.reference.searched.shown, coherent_patches(step, 1, views.PATCHES), (8, 8), margin=1)
+    cuts = subject.crops(Variant(other), 1, "head", 1)
+    assert [cut["png"] for cut in cuts] == [views.png(np.ascontiguousarray(pixels)) for pixels in expected]
 
 
 def test_a_picture_travels_as_it_is():

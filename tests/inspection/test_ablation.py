@@ -4,9 +4,10 @@ import torch
 from scipy.special import log_softmax, softmax
 
 from opencrate import trajectory
-from opencrate.inspection import views
-from opencrate.inspection.ablation import ablate, ablated, head_importance
-from opencrate.inspection.views import attention_of, top_patches
+from opencrate.inspection import ablation
+from opencrate.inspection.ablation import ablated, divergence, head_importance
+from opencrate.inspection.recording import record
+from opencrate.inspection.views import attention_rows, top_patches
 from opencrate.objective.rates import rate_scale, subspace_coding_rate_gradient
 from opencrate.operators import compressions
 from opencrate.operators.attention import ssa_reference
@@ -53,29 +54,29 @@ def literal(model, images, heads=(), atoms=()):
 
 
 def check(model, heads=(), atoms=()):
-    found = ablate(model, IMAGES, heads, atoms)
-    with torch.no_grad():
-        before, logits = literal(model, IMAGES)
-        after, logits_after = literal(model, IMAGES, heads, atoms)
-    torch.testing.assert_close(found.logits, logits, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(found.logits_after, logits_after, rtol=1e-9, atol=1e-10)
-    for l, (old, new) in enumerate(zip(before, after, strict=True)):
-        old, new = old.numpy(), new.numpy()
-        change = [np.linalg.norm(b - a) / np.linalg.norm(a) for a, b in zip(old, new, strict=True)]
-        np.testing.assert_allclose(found.tokens[l].numpy(), change, rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(found.nonzero[l].numpy(), ((new > 0) * 1.0 - (old > 0)).mean((1, 2)), atol=1e-12)
-    return found
+    """Compare with the definition; the network's own recording, and that of the copy."""
+    recordings = record(model, IMAGES), record(ablated(model, heads, atoms), IMAGES)
+    for recording, off in zip(recordings, ({}, {"heads": heads, "atoms": atoms}), strict=True):
+        with torch.no_grad():
+            tokens, logits = literal(model, IMAGES, **off)
+        torch.testing.assert_close(recording.logits, logits, rtol=1e-9, atol=1e-10)
+        for step, expected in zip(recording.steps, tokens, strict=True):
+            torch.testing.assert_close(step.Z_next, expected, rtol=1e-8, atol=1e-10)
+    return recordings
+
+
+def importance_of(model, images):
+    return head_importance(model, [step.Z for step in record(model, images).steps])
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
 @pytest.mark.parametrize("compress", own(compressions))
 def test_heads_against_the_definition(compress, pool):
     model = small(compress=compress, global_pool=pool, dtype=torch.float64)
-    found = check(model, heads=[(2, 3)])
-    assert found.tokens[0].tolist() == [0] * 4
-    assert found.nonzero[0].tolist() == [0] * 4
-    assert (found.tokens[1:] > 0).all()
-    assert (found.logits != found.logits_after).any(-1).all()
+    before, after = check(model, heads=[(2, 3)])
+    changed = [(one.Z_next != other.Z_next).any().item() for one, other in zip(before.steps, after.steps, strict=True)]
+    assert changed == [False, True, True]
+    assert (before.logits != after.logits).any(-1).all()
     check(model, heads=[(1, 1), (3, 4), (3, 2), (3, 2)])
 
 
@@ -83,17 +84,15 @@ def test_heads_against_the_definition(compress, pool):
 @pytest.mark.parametrize("sparsify", ["ista", "ista_unrolled", "prox_mm"])
 def test_atoms_against_the_definition(sparsify, pool):
     model = small(sparsify=sparsify, global_pool=pool, dtype=torch.float64)
-    found = check(model, atoms=[(2, 5)])
-    assert found.tokens[0].tolist() == [0] * 4
-    assert found.nonzero[0].tolist() == [0] * 4
-    assert (found.nonzero[1] < 0).all()
+    before, after = check(model, atoms=[(2, 5)])
+    assert torch.equal(before.steps[0].Z_next, after.steps[0].Z_next)
+    assert (before.steps[1].code.count_nonzero() > after.steps[1].code.count_nonzero()).all()
     check(model, atoms=[(1, 1), (3, 24), (3, 2)], heads=[(2, 4)])
     without = ablated(model, atoms=[(2, 5), (2, 6)])
-    with torch.no_grad():
-        codes = [step.Z_next for step in trajectory(without, IMAGES)]
-    assert (codes[1][..., 4:6] == 0).all()
-    assert (codes[2][..., 4] != 0).any()
-    assert len(top_patches(without, IMAGES, 2, 5)) == 0
+    _, second, third = record(without, IMAGES).steps
+    assert (second.Z_next[..., 4:6] == 0).all()
+    assert (third.Z_next[..., 4] != 0).any()
+    assert len(top_patches(second, 5)) == 0
 
 
 def test_a_single_head_without_an_output_map():
@@ -119,18 +118,12 @@ def test_the_original_is_left_as_it_was():
     state = {name: weight.clone() for name, weight in model.state_dict().items()}
     with torch.no_grad():
         logits = model(IMAGES)
-    model.train()
     without = ablated(model, heads=[(1, 2)], atoms=[(2, 3)])
-    first, second = (ablate(model, IMAGES, heads=[(1, 2)], atoms=[(2, 3)]) for _ in range(2))
-    head_importance(model, IMAGES)
-    assert all(module.training for module in model.modules())
-    model.eval()
+    assert not torch.equal(record(without, IMAGES).logits, logits)
+    importance_of(model, IMAGES)
     with torch.no_grad():
         assert torch.equal(model(IMAGES), logits)
-        torch.testing.assert_close(without.eval()(IMAGES), first.logits_after)
     assert all(torch.equal(weight, state[name]) for name, weight in model.state_dict().items())
-    assert torch.equal(first.logits, logits)
-    assert torch.equal(first.logits_after, second.logits_after)  # without dropout
     assert all(a is b for a, b in zip(model.parameters(), without.parameters(), strict=True))
     assert [model.blocks[i].compress.operator.name for i in range(3)] == ["mssa"] * 3
 
@@ -145,7 +138,8 @@ def test_what_goes_by_the_name_does_not_mistake_the_copy():
         without.fold()
     model = small(dtype=torch.float64)
     without = ablated(model, heads=[(1, 2)])
-    torch.testing.assert_close(attention_of(without, IMAGES)[0], attention_of(model, IMAGES)[0])  # maps remain
+    theirs, ours = (attention_rows(record(network, IMAGES).steps[0], 0) for network in (without, model))
+    assert torch.equal(theirs, ours)  # maps remain
 
 
 @pytest.mark.parametrize("compress", ["mssa", "mssa_tied", "mixture_step"])
@@ -166,14 +160,12 @@ def test_training_mode_takes_the_first_token_alone():
             torch.testing.assert_close(without.train()(IMAGES), without.eval()(IMAGES))
 
 
-def test_probabilities_and_classes():
-    found = ablate(small(dtype=torch.float64), IMAGES, heads=[(1, k) for k in (1, 2, 3)])
-    before, after = found.logits.numpy(), found.logits_after.numpy()
-    np.testing.assert_allclose(found.probabilities.numpy(), softmax(after, 1) - softmax(before, 1), atol=1e-12)
-    assert found.predicted.tolist() == before.argmax(1).tolist()
-    assert found.predicted_after.tolist() == after.argmax(1).tolist()
-    kl = (softmax(before, 1) * (log_softmax(before, 1) - log_softmax(after, 1))).sum(1)
-    np.testing.assert_allclose(found.divergence.numpy(), kl, rtol=1e-9)
+def test_the_divergence_against_scipy():
+    model = small(dtype=torch.float64)
+    logits, after = (record(network, IMAGES).logits for network in (model, ablated(model, [(1, 1), (1, 2), (1, 3)])))
+    before_p, log_before, log_after = softmax(logits, 1), log_softmax(logits, 1), log_softmax(after, 1)
+    np.testing.assert_allclose(divergence(logits, after), (before_p * (log_before - log_after)).sum(1), rtol=1e-9)
+    assert not divergence(logits, logits).any()
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -181,20 +173,18 @@ def test_importance_is_what_ablation_finds(pool, monkeypatch):
     model = small(global_pool=pool, dtype=torch.float64)
     with torch.no_grad():
         model.blocks[1].compress.operator.UT[6:12] = 0  # head 2 of layer 2 is dead
-    importance = head_importance(model, IMAGES)
+        logits = model(IMAGES)
+    importance = importance_of(model, IMAGES)
     assert importance.shape == (3, 4)
     for layer in range(3):
         for k in range(4):
-            alone = ablate(model, IMAGES, heads=[(layer + 1, k + 1)]).divergence.mean().item()
+            after = record(ablated(model, heads=[(layer + 1, k + 1)]), IMAGES).logits
+            alone = divergence(logits, after).mean().item()
             assert importance[layer, k].item() == pytest.approx(alone, rel=1e-9, abs=1e-15)
     assert importance[1, 1] < 1e-15
     assert (importance[0] > 1e-6).all()
-    whole = ablate(model, IMAGES, heads=[(2, 1)])
-    monkeypatch.setattr(views, "TOGETHER", 3)  # one picture with its four heads, three without
-    torch.testing.assert_close(head_importance(model, IMAGES), importance)
-    parts = ablate(model, IMAGES, heads=[(2, 1)])
-    for name in ("logits", "logits_after", "tokens", "nonzero"):
-        torch.testing.assert_close(getattr(parts, name), getattr(whole, name))
+    monkeypatch.setattr(ablation, "TOGETHER", 3)  # one picture with its four heads
+    torch.testing.assert_close(importance_of(model, IMAGES), importance)
 
 
 def test_importance_takes_the_head_off_by_the_definition():
@@ -202,35 +192,24 @@ def test_importance_takes_the_head_off_by_the_definition():
     with torch.no_grad():
         logits, after = literal(model, IMAGES)[1].numpy(), literal(model, IMAGES, heads=[(2, 4)])[1].numpy()
     kl = (softmax(logits, 1) * (log_softmax(logits, 1) - log_softmax(after, 1))).sum(1).mean()
-    assert head_importance(model, IMAGES)[1, 3].item() == pytest.approx(kl, rel=1e-7)
+    assert importance_of(model, IMAGES)[1, 3].item() == pytest.approx(kl, rel=1e-7)
 
 
 def test_nothing_off_changes_nothing():
-    found = ablate(small(), IMAGES)
-    assert torch.equal(found.logits, found.logits_after)
-    assert not found.tokens.any()
-    assert not found.divergence.any()
+    model = small()
+    assert torch.equal(record(ablated(model), IMAGES.float()).logits, record(model, IMAGES.float()).logits)
 
 
-def test_half_precision_one_constant_picture_and_dead_layers():
-    found = ablate(small(dtype=torch.float16), torch.zeros(1, 3, 16, 16), heads=[(1, 1)], atoms=[(2, 2)])
-    assert all(part.isfinite().all() for part in (found.tokens, found.nonzero, found.probabilities, found.divergence))
-    assert (found.tokens[0] > 0).all()
-    model = small(dtype=torch.float64)
-    with torch.no_grad():
-        sparsify = model.blocks[1].sparsify
-        sparsify.norm.weight.zero_()
-        sparsify.norm.bias.fill_(-1)  # a negative constant, of which ISTA leaves nothing
-        sparsify.operator.D.zero_()
-    dead = ablate(model, IMAGES, heads=[(1, 1)])
-    assert (dead.tokens[0] > 0).all()
-    assert not dead.tokens[1:].any()  # 0/0 of tokens that are all 0
+def test_half_precision_and_one_constant_picture():
+    model, images = small(dtype=torch.float16), torch.zeros(1, 3, 16, 16, dtype=torch.float16)
+    before, after = record(model, images), record(ablated(model, heads=[(1, 1)], atoms=[(2, 2)]), images)
+    assert (before.steps[0].Z_next != after.steps[0].Z_next).any()
+    assert divergence(before.logits, after.logits).isfinite().all()
 
 
 def test_any_size_of_picture():
     model, images = small(dtype=torch.float64, dynamic_img_size=True), random(2, 3, 8, 20)
-    assert ablate(model, images, heads=[(1, 1)]).tokens.shape == (3, 2)
-    assert head_importance(model, images).isfinite().all()
+    assert importance_of(model, images).isfinite().all()
 
 
 def test_bad_input_is_one_sentence():
@@ -238,26 +217,18 @@ def test_bad_input_is_one_sentence():
     with pytest.raises(ValueError, match="layer must be a whole number from 1 to 3, got 4"):
         ablated(model, heads=[(4, 1)])
     with pytest.raises(ValueError, match="head must be a whole number from 1 to 4, got 0"):
-        ablate(model, IMAGES, heads=[(1, 0)])
+        ablated(model, heads=[(1, 0)])
     with pytest.raises(ValueError, match="coordinate must be a whole number from 1 to 24, got 25"):
-        ablate(model, IMAGES, atoms=[(1, 25)])
-    with pytest.raises(ValueError, match="no pictures"):
-        ablate(model, IMAGES[:0], heads=[(1, 1)])
-    with pytest.raises(ValueError, match="the network has no classifier"):
-        ablate(small(num_classes=0), IMAGES, heads=[(1, 1)])
-    with pytest.raises(ValueError, match="global_pool=''"):
-        head_importance(small(global_pool=""), IMAGES)
+        ablated(model, atoms=[(1, 25)])
     with torch.no_grad():
         model.head.weight.fill_(torch.nan)
     with pytest.raises(ValueError, match="the classifier's output holds NaN or infinite values"):
-        head_importance(model, IMAGES)
+        importance_of(model, IMAGES)
 
 
 @pytest.mark.unhooked
-def test_pairs_are_pairs_and_a_network_is_a_crate():
-    with pytest.raises(ValueError, match="only a CRATE can be looked into, got Linear"):
+def test_a_network_has_layers_and_numbers_are_whole():
+    with pytest.raises(ValueError, match="ablated needs a network with `embed` and `layers`, got Linear"):
         ablated(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"heads must be pairs such as \[\(1, 2\)\].*, got 1"):
-        ablate(small(), IMAGES, heads=(1, 2))
     with pytest.raises(ValueError, match=r"head must be a whole number from 1 to 4, got 1\.5"):
         ablated(small(), heads=[(1, 1.5)])

@@ -1,7 +1,5 @@
 """Every measure of the audit against NumPy, written from the definitions."""
 
-import csv
-import io
 import json
 import math
 
@@ -11,7 +9,9 @@ import timm
 import torch
 
 from opencrate import trajectory
-from opencrate.measures.audit import AT_SITES, OF_A_STEP, SITES, audit
+from opencrate.measures import DEFINITIONS, measure
+from opencrate.measures.audit import AT_SITES, OF_A_STEP, SITES, AuditReader, audit
+from opencrate.measures.layerwise import joined
 from opencrate.objective import coding_rate, subspace_coding_rate
 
 from ..networks import small
@@ -127,6 +127,20 @@ def test_every_value_of_every_sample_and_layer():
     assert found.values.keys() == {f"{name}@{site}" for name in AT_SITES for site in SITES} | set(OF_A_STEP)
 
 
+@torch.no_grad()
+def test_layers_that_are_read_together_give_what_each_gives():
+    """As on a GPU."""
+    model = small(dtype=torch.float64)
+    steps = list(trajectory(model, IMAGES))
+    reader = AuditReader(model, EPS)
+    together, one_by_one = reader(steps), joined([reader([step]) for step in steps], dim=0)
+    for name, values in together.items():
+        torch.testing.assert_close(values, one_by_one[name], rtol=1e-12, atol=1e-12)
+    for definition in DEFINITIONS.values():
+        together, alone = measure(steps, definition), [measure([step], definition) for step in steps]
+        torch.testing.assert_close(together, joined(alone, dim=0), rtol=1e-12, atol=1e-12)
+
+
 def test_shares_and_rows():
     found = audit(small(), IMAGES.float())
     before, after = found.at("Rc_unit", "Z"), found.at("Rc_unit", "Z_half")
@@ -141,9 +155,10 @@ def test_shares_and_rows():
     loaded = json.loads(json.dumps(found.to_dict()))
     assert loaded["definition"] == {"name": "audit", "eps": 0.1}
     assert loaded["samples"] == 5
-    samples = list(csv.DictReader(io.StringIO(found.samples_csv())))
+    samples = list(found.sample_rows())
     assert len(samples) == 15
-    assert float(samples[7]["gram"]) == found.values["gram"][1, 2].item()
+    assert (samples[7]["layer"], samples[7]["sample"]) == (2, 2)
+    assert samples[7]["gram"] == found.values["gram"][1, 2].item()
 
 
 def test_the_verdict_follows_from_its_evidence():

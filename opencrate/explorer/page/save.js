@@ -92,7 +92,8 @@ export function python(state) {
   const lines = [
     "import opencrate",
     "from opencrate.inspection.ablation import ablated",
-    "from opencrate.inspection.views import attention_of, coherent_patches, top_patches",
+    "from opencrate.inspection.recording import record",
+    "from opencrate.inspection.views import attention_rows, coherent_patches, top_patches",
     "from opencrate.explorer import Exploring, open_subject",
     "from PIL import Image",
     "",
@@ -100,14 +101,15 @@ export function python(state) {
     `picture = ${picture}`,
     `model = ablated(subject.model, heads=${pairs(state.off.heads)}, atoms=${pairs(state.off.atoms)})`,
     "",
-    `step = list(opencrate.trajectory(model, picture.images))[${state.layer - 1}]  # layer ${state.layer}`,
+    "recording = record(model, picture.images)",
+    `step = recording.steps[${state.layer - 1}]  # layer ${state.layer}`,
     `tokens = step.${site}[0]`,
     "probabilities = model(picture.images).softmax(-1)[0]",
     `print(opencrate.layerwise(model, picture.images, ${literal(state.definition)}))`,
-    `attention = attention_of(model, picture.images, token=${state.token})[${state.layer - 1}, 0]`,
+    `attention = attention_rows(step, token=${state.token})[0, :, 1:].unflatten(-1, recording.grid)`,
   ];
-  if (state.head) lines.push(`grouped = coherent_patches(model, picture.images, layer=${state.layer}, head=${state.head})`);
-  if (state.coordinate) lines.push(`strongest = top_patches(model, subject.reference.searched.images, layer=${state.layer}, coordinate=${state.coordinate})`);
+  if (state.head) lines.push(`grouped = coherent_patches(step, head=${state.head})`);
+  if (state.coordinate) lines.push(`strongest = top_patches(record(model, subject.reference.searched.images).steps[${state.layer - 1}], coordinate=${state.coordinate})`);
   if (state.compare) lines.push(`print(opencrate.layerwise(subject.network(${literal(state.compare)}), picture.images, ${literal(state.definition)}))`);
   return lines.join("\n") + "\n";
 }
