@@ -4,6 +4,7 @@ Figures are made for two-column papers, 3.4 or 7 inches wide, with text of 8 poi
 matplotlib's objects, so that no global state is touched; matplotlib is imported when the first figure is drawn.
 """
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -71,6 +72,20 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(labelsize=SMALL, labelcolor=INK, color=GREY, width=0.6, length=2.5)
     axis.grid(axis="y", color=PALE, linewidth=0.5)
     axis.set_axisbelow(True)
+
+
+def layer_axis(axis: Axes, layers: int) -> None:
+    """A tidy axis whose abscissa counts the layers, all of them if there is room."""
+    tidy(axis)
+    step = math.ceil(layers / 6)
+    axis.set_xticks(range(1, layers + 1) if layers <= 12 else [1, *range(step, layers + 1, step)])
+    axis.set_xlabel("layer")
+
+
+def naming(fact: str, names: Iterable[str]) -> list[str]:
+    """A note that names what a fact is true of; none if it is true of nothing."""
+    listed = ", ".join(names)
+    return [f"{fact}: {listed}."] if listed else []
 
 
 def plain(text: str) -> str:
