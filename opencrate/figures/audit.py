@@ -49,7 +49,7 @@ def head_map(importance: Tensor) -> Figure:
     layers, heads = importance.shape
     figure = sheet(max(2.6, 0.9 + 0.34 * heads), max(1.6, 0.9 + 0.24 * layers))
     axis = figure.subplots()
-    drawn = axis.imshow(importance, cmap="viridis", aspect="auto", vmin=0)
+    drawn = axis.imshow(np.asarray(importance), cmap="viridis", aspect="auto", vmin=0)
     axis.set(xlabel="head", ylabel="layer")
     axis.set_xticks(range(heads), [str(head) for head in range(1, heads + 1)])
     axis.set_yticks(range(layers), [str(layer) for layer in range(1, layers + 1)])

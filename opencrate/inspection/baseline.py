@@ -15,10 +15,6 @@ from ..measures.geometry import effective_rank
 from ..measures.layerwise import RESAMPLES, stream, summary
 from ..objective import coding_rate, nonzero_fraction
 
-LIMITATION = (
-    "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have."
-    " The table shows what can be measured of its tokens and compared with a CRATE's."
-)
 MEASURES = ("nonzero", "rank", "R", "R_unit")
 
 

@@ -17,9 +17,7 @@ What the compression could have done is taken at its input X = LN Z^l: the exact
 Neumann form and its softmax form, which is the paper's derivation of attention (eq. mssa and before).
 """
 
-import csv
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -159,14 +157,12 @@ class Audit:
             return _relative(self.values["aim_before"], self.values["aim_after"])
         return _relative(self.at("Rc_unit", "Z"), self.at("Rc_unit", "Z_half"))
 
-    def samples_csv(self) -> str:
-        """A line for every layer and sample."""
-        rows = (
-            {"layer": weights.layer, "sample": sample} | {n: v[layer, sample].item() for n, v in self.values.items()}
-            for layer, weights in enumerate(self.weights)
-            for sample in range(self.samples)
-        )
-        return _csv(["layer", "sample", *self.values], rows)
+    def sample_rows(self) -> Iterator[dict[str, Any]]:
+        """A row for every layer and sample."""
+        for layer, weights in enumerate(self.weights):
+            for sample in range(self.samples):
+                values = {name: column[layer, sample].item() for name, column in self.values.items()}
+                yield {"layer": weights.layer, "sample": sample, **values}
 
     def __str__(self) -> str:
         lines = [f"audit, ε = {self.eps:g}, {self.samples} samples"]
@@ -413,11 +409,3 @@ def signed(change: float) -> str:
 def _counted(word: str, numbers: tuple[int, ...]) -> str:
     names = ", ".join(map(str, numbers))
     return f"{word} {names} is" if len(numbers) == 1 else f"{word}s {names} are"
-
-
-def _csv(columns: list[str], rows: Iterable[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns)
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

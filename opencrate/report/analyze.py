@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from ..distributed import joined
@@ -16,9 +18,8 @@ from . import layer_sections, visual_sections
 from .data import NotApplicable, ReportData
 from .page import write_page
 from .sections import OutputFolder, Section
-from .text import ABOUT
 
-Builder = Callable[[ReportData, OutputFolder], Section]
+Builder = Callable[[ReportData, Section], None]
 BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
     "layers": layer_sections.layers,
     "audit": layer_sections.audited,
@@ -43,12 +44,14 @@ def analyze(source: str, settings: Analysis) -> Path:
         sections, omitted = list[Section](), list[str]()
         for number, (name, build) in enumerate(builders.items()):
             report(name, number, len(builders))
+            section = Section(name, folder)
             try:
-                sections.append(build(data, folder))
+                build(data, section)
+                sections.append(section)
             except NotApplicable as error:
                 if len(builders) == 1:
                     raise
-                omitted.append(f"The section “{ABOUT[name][0]}” is left out: {error}.")
+                omitted.append(f"The section “{section.title}” is left out: {error}.")
         report("the page", len(builders), len(builders))
         return write_page(data, folder, sections, omitted, time.monotonic() - began)
 
@@ -75,7 +78,7 @@ def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
         for name in ("only", "against", "token", "pictures"):
             if getattr(settings, name):
                 raise ValueError(f"--{name} needs a network with CRATE layers, which {study.source} does not have")
-        return {"tokens": layer_sections.baseline}
+        return {"baseline": layer_sections.baseline}
     builders = {name: build for name, build in BUILDERS.items() if not settings.only or name in settings.only}
     tokens = study.grid[0] * study.grid[1]
     if "attention" in builders and not 0 <= settings.token <= tokens:
@@ -88,19 +91,11 @@ def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
 @contextmanager
 def _reporting(unit: str = "sections") -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on a terminal, lines of text elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda name, done, total: print(f"opencrate: {name} ({done} of {total} {unit} done)", file=sys.stderr)
         return
-    columns = (
-        TextColumn("{task.description:<38}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
+    columns = (TextColumn("{task.description:<38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
