@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,11 +13,9 @@ from opencrate import figures
 from opencrate.distributed import device_named
 from opencrate.evaluation import measure_checkpoint
 from opencrate.figures.canvas import Figure
-from opencrate.layers import Layer
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
-from opencrate.models import CRATE
 from opencrate.report import Auditing
 from opencrate.settings import Measuring
 from opencrate.stack import trajectory
@@ -90,8 +88,8 @@ def _subspaces(study: Study, place: Place) -> dict[str, Any]:
     return result
 
 
-def _bases(model: CRATE) -> list[Tensor]:
-    return [layer.U.detach().float().cpu() for layer in cast("list[Layer]", list(model.blocks))]
+def _bases(model: Any) -> list[Tensor]:
+    return [layer.U.detach().float().cpu() for layer in model.layers]
 
 
 def _coherence(U: Tensor) -> float:

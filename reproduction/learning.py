@@ -67,7 +67,7 @@ def learning_figure(pairs: Pairs, title: str = "") -> Figure:
             if "training_top1" in curve:
                 column[0].plot(curve["epoch"], curve["training_top1"], DASHES[1], color=look["color"], linewidth=0.8)
         column[0].set_title(plain(name))
-        column[0].legend(loc="lower right", frameon=False)
+        column[0].legend(loc="lower right")
         column[-1].set_xlabel("epoch")
         for axis in column:
             tidy(axis)

@@ -27,7 +27,7 @@ def half_steps(audit: Audit) -> Figure:
         _line(ranks, audit.at("rank", site), colour, marker, label)
     ranks.set_title("effective rank of the tokens", loc="left")
     ranks.set_ylim(0, None)
-    ranks.legend(frameon=False)
+    ranks.legend()
     for name, colour, marker, label in (
         ("gradient_cosine", BETTER, "o", "step taken, against $-\\nabla R^c$"),
         ("unit_cosine", GREY, "D", "the same, of tokens at unit length"),
@@ -37,7 +37,7 @@ def half_steps(audit: Audit) -> Figure:
     cosines.axhline(0, color=GREY, linewidth=0.6)
     cosines.set_title("cosine between directions", loc="left")
     cosines.set_ylim(-1.05, 1.05)
-    cosines.legend(frameon=False)
+    cosines.legend()
     for axis in figure.axes:
         layer_axis(axis, len(audit.weights))
     return figure

@@ -31,6 +31,7 @@ STYLE = {
     "axes.titlesize": SMALL,
     "axes.linewidth": 0.6,
     "legend.fontsize": SMALL,
+    "legend.frameon": False,
     "pdf.fonttype": 42,  # TrueType: journals refuse matplotlib's default, and text stays text
     "image.composite_image": False,  # hundreds of pictures would take a minute to be made one in a PDF file
 }

@@ -38,7 +38,6 @@ def layer_curves(tables: Mapping[str, LayerTable], title: str = "") -> Figure:
         figure.axes[0].lines,
         [plain(key) for key in tables],
         loc="outside right upper",
-        frameon=False,
         handlelength=2.6,
         ncols=math.ceil(len(tables) / 14),
     )
@@ -114,13 +113,10 @@ def _looks(keys: list[str]) -> Iterator[dict[str, Any]]:
 
 def _order(keys: list[str]) -> list[int] | None:
     """The rank of each key if all are one text with different numbers ("epoch 10"); "untrained" is the first."""
-    texts, numbers = set[str](), list[float]()
-    for key in keys:
-        match = re.fullmatch(r"(\D+)(\d+)", key)
-        if match:
-            texts.add(match[1])
-        elif key != "untrained":
-            return None
-        numbers.append(int(match[2]) if match else -1)
-    one_text, all_differ = len(texts) == 1, len(set(numbers)) == len(numbers)
-    return [sorted(numbers).index(number) for number in numbers] if one_text and all_differ else None
+    matches = [re.fullmatch(r"(\D*)(\d+)(\D*)", key) for key in keys]
+    numbers = [int(match[2]) if match else -1 for match in matches]
+    texts = {(match[1], match[3]) for match in matches if match}
+    others = {key for key, match in zip(keys, matches, strict=True) if not match}
+    if len(texts) != 1 or not others <= {"untrained"} or len(set(numbers)) < len(numbers):
+        return None
+    return [sorted(numbers).index(number) for number in numbers]

@@ -17,7 +17,7 @@ from ..study import Study, open_study
 from . import layer_sections, visual_sections
 from .data import NotApplicable, ReportData
 from .page import write_page
-from .sections import OutputFolder, Section
+from .sections import Section, prepared
 
 Builder = Callable[[ReportData, Section], None]
 BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
@@ -40,7 +40,7 @@ def analyze(source: str, settings: Analysis) -> Path:
         compared = not settings.only or "layers" in settings.only
         study = open_study(source, settings, world.device, training=compared, chosen=settings.pictures)
         builders, data = _builders(study, settings), ReportData(study, settings)
-        folder = OutputFolder((settings.out or (study.run or Path("out")) / "analysis").expanduser())
+        folder = prepared((settings.out or (study.run or Path("out")) / "analysis").expanduser())
         sections, omitted = list[Section](), list[str]()
         for number, (name, build) in enumerate(builders.items()):
             report(name, number, len(builders))

@@ -16,15 +16,13 @@ from ..files import write_atomically, write_json
 from ..run_folder import NETWORK_FOLDERS, RECORD, RESULT
 from ..study import Study
 from .data import ReportData
-from .sections import OutputFolder, Section, labels, prose
+from .sections import MARK, Section, labels, prose
 
 Facts = list[tuple[str, str]]
 """(label, value)."""
 
 
-def write_page(
-    data: ReportData, folder: OutputFolder, sections: list[Section], omitted: list[str], seconds: float
-) -> Path:
+def write_page(data: ReportData, folder: Path, sections: list[Section], omitted: list[str], seconds: float) -> Path:
     """Write the page and analysis.json; `omitted` says which sections are left out, and why."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -34,7 +32,7 @@ def write_page(
     versions = f"opencrate {__version__}, torch {torch.__version__}"
     made = f"{versions}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
     write_json(
-        folder.path / OutputFolder.MARK,
+        folder / MARK,
         {
             "source": study.source,
             "made": made,
@@ -47,7 +45,7 @@ def write_page(
             "parts": [section.key for section in sections],
         },
     )
-    write_atomically(folder.path / "tables/COLUMNS.txt", (files(__package__) / "columns.txt").read_text("utf-8"))
+    write_atomically(folder / "tables/COLUMNS.txt", (files(__package__) / "columns.txt").read_text("utf-8"))
     environment = Environment(
         loader=PackageLoader(__package__, ""),
         autoescape=True,
@@ -67,8 +65,8 @@ def write_page(
         made=made,
         command=_command(study, settings),
     )
-    write_atomically(folder.path / "report.html", page)
-    return folder.path / "report.html"
+    write_atomically(folder / "report.html", page)
+    return folder / "report.html"
 
 
 def _formulas(text: str) -> Markup:

@@ -15,6 +15,7 @@ from typing import Any
 from ..figures.canvas import Figure, save, to_png
 from ..files import write_atomically, write_json
 
+MARK = "analysis.json"  # by this file an analysis is known
 DPI = 140  # of figures on the page: sharp when enlarged, and the page has a few MB
 PIXELS = 120  # of the page for an inch of a figure
 
@@ -46,32 +47,28 @@ class Table:
     marks: Sequence[str] = ()
 
 
-class OutputFolder:
-    """The folder of an analysis: tables/, figures/ and report.html."""
-
-    MARK = "analysis.json"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file; choose a folder, --out FOLDER")
-        if path.is_dir() and any(path.iterdir()) and not (path / self.MARK).is_file():
-            raise ValueError(f"{path} contains files that are not an analysis; choose another folder, --out FOLDER")
-        try:
-            for name in ("tables", "figures"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-            for old in (*path.glob("tables/*"), *path.glob("figures/*"), path / "report.html"):
-                old.unlink(missing_ok=True)  # from an earlier analysis
-            write_json(path / self.MARK, {})
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
+def prepared(folder: Path) -> Path:
+    """The folder of an analysis with empty tables/ and figures/; one that holds anything else is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose a folder, --out FOLDER")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise ValueError(f"{folder} contains files that are not an analysis; choose another folder, --out FOLDER")
+    try:
+        for name in ("tables", "figures"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("tables/*"), *folder.glob("figures/*"), folder / "report.html"):
+            old.unlink(missing_ok=True)  # from an earlier analysis
+        write_json(folder / MARK, {})
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}") from error
+    return folder
 
 
 class Section:
     """A section of the report: what is added to it appears on the page in this order, and lies in the folder."""
 
-    def __init__(self, key: str, folder: OutputFolder) -> None:
-        self.key, self.folder = key, folder.path
+    def __init__(self, key: str, folder: Path) -> None:
+        self.key, self.folder = key, folder
         self.title, self.about = prose()["sections"][key]["title"], prose()["sections"][key]["about"]
         self.items = list[Picture | Table | str]()
         self.headline = list[tuple[str, str]]()  # (label, value) for the top of the page

@@ -15,7 +15,7 @@ from opencrate.checkpoints.key_maps import to_authors
 from opencrate.cli import main
 from opencrate.measures.audit import audit
 from opencrate.report import Analysis, analyze, audit_of, sections
-from opencrate.report.sections import OutputFolder, Section, labels
+from opencrate.report.sections import Section, labels, prepared
 from opencrate.settings import SECTIONS
 from opencrate.sources import open_sources
 
@@ -309,7 +309,7 @@ def test_weights_that_are_no_numbers_are_named(pictures, tmp_path, capsys):
 
 
 def test_no_nan_in_a_table_without_a_name(tmp_path):
-    section = Section("layers", OutputFolder(tmp_path / "a"))
+    section = Section("layers", prepared(tmp_path / "a"))
     section.json("x", {"Rc": float("nan")})
     section.csv("x", [{"Rc": float("nan"), "nonzero": float("-inf")}])
     assert json.loads((tmp_path / "a/tables/x.json").read_text()) == {"Rc": None}
