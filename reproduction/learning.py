@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from opencrate.figures.canvas import PAGE, Figure, plain, sheet, style, tidy
-from opencrate.figures.curves import COLOURS, DASHES, MARKERS
+from opencrate.figures.canvas import COLOURS, PAGE, Figure, plain, sheet, style, tidy
+from opencrate.figures.curves import DASHES, MARKERS
 
 from .claims import pairs_of
 from .difference import signed

@@ -5,9 +5,10 @@ from torch import Tensor
 
 from ..measures import interval
 from ..measures.audit import Audit
-from .canvas import GREY, PAGE, SMALL, Axes, Figure, layer_axis, sheet, style
+from .canvas import COLOURS, GREY, PAGE, SMALL, Axes, Figure, layer_axis, sheet, style
 
-BETTER, WORSE, BEFORE = "#0072B2", "#D55E00", "#9aa5b1"
+BETTER, WORSE, *_ = COLOURS
+BEFORE = "#9aa5b1"
 
 
 @style()

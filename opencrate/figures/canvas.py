@@ -20,6 +20,8 @@ else:
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column and of two
 SIZE, SMALL, TINY = 8.0, 7.0, 6.5  # points: text, titles of small panels, notes
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, GREY, PALE = "#2b2d33", "#6b7280", "#d9dde3"
 STYLE = {
     "font.family": "DejaVu Sans",

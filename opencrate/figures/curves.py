@@ -9,11 +9,9 @@ import numpy as np
 
 from ..measures import Definition, LayerTable
 from ..measures.layerwise import LEVEL
-from .canvas import PAGE, Figure, layer_axis, plain, sheet, style
+from .canvas import COLOURS, PAGE, Figure, layer_axis, plain, sheet, style
 
-# Okabe and Ito's colours, told apart by colour-blind readers too; and by line and marker in black and white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS, DASHES = ("o", "s", "^", "D", "v", "P", "X", "<"), ("-", "--", "-.", ":")
+MARKERS, DASHES = ("o", "s", "^", "D", "v", "P", "X", "<"), ("-", "--", "-.", ":")  # for readers in black and white
 FEW = 3  # more curves than these, of keys in an order, are coloured by their order
 MEASURES = {"Rc": "coding rate", "nonzero": "non-zero fraction"}
 
