@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from opencrate.training.start import provenance
@@ -47,8 +48,8 @@ def _measure(bench: Bench, console: Console) -> dict[str, Any]:
     began, device, file = time.perf_counter(), torch.device(bench.device), bench.out / JSON
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # the device on which streams are created
-    report: dict[str, Any] = provenance(seed=0, options=_plain(bench))
-    report |= {"device": _name_of(device), "notes": _notes(bench), "comparisons": [], "attention": []}
+    report: dict[str, Any] = provenance(seed=0, options=to_jsonable_python(asdict(bench)))
+    report |= {"device": device_name(device), "notes": _notes(bench), "comparisons": [], "attention": []}
 
     def save() -> None:
         report["seconds"] = time.perf_counter() - began
@@ -98,17 +99,10 @@ def _notes(bench: Bench) -> list[str]:
     return []
 
 
-def _name_of(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{models[0] if models else platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def _plain(bench: Bench) -> dict[str, Any]:
-    return {
-        name: value if isinstance(value, int | float | tuple | None) else str(value)
-        for name, value in asdict(bench).items()
-    }

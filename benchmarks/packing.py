@@ -10,7 +10,6 @@ import argparse
 import io
 import json
 import os
-import platform
 import shutil
 import tarfile
 import tempfile
@@ -40,6 +39,9 @@ from opencrate.recipes import Model, Optim, Recipe
 from opencrate.training.building import build_model, build_optimizer, build_task, compile_model
 from opencrate.training.step import Stepper
 
+from .measure import device_name
+from .timing import device_clock
+
 MODES: tuple[Interpolation, ...] = ("bicubic", "bilinear")
 SIDE, SIZE = 256, 224
 
@@ -58,7 +60,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     device, pictures = torch.device(arguments.device), Folder(arguments.folder, 3)
-    figures: dict[str, Any] = {"machine": machine(device), "pictures": len(pictures), "batch": arguments.batch}
+    machine = f"{device_name(device)}, {os.cpu_count()} cores, torch {torch.__version__}"
+    figures: dict[str, Any] = {"machine": machine, "pictures": len(pictures), "batch": arguments.batch}
     with tempfile.TemporaryDirectory(dir=arguments.temporary) as temporary:
         figures |= decoding(pictures, arguments.seconds)
         figures |= loading(pictures, Path(temporary), arguments.seconds)
@@ -69,31 +72,16 @@ def main() -> None:
     figures |= quality(pictures, device)
     width = max(map(len, figures))
     for name, value in figures.items():
-        print(
-            f"{name:<{width}}  {value:,.3f}"
-            if name == "ratio"
-            else f"{name:<{width}}  {value:,.1f}"
-            if isinstance(value, float)
-            else f"{name:<{width}}  {value}"
-        )
+        digits = 3 if name == "ratio" else 1
+        print(f"{name:<{width}}  {f'{value:,.{digits}f}' if isinstance(value, float) else value}")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
-def machine(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return f"{name}, {os.cpu_count()} cores, torch {torch.__version__}"
-
-
 def rate(batches: Iterable[int], seconds: float, device: torch.device, warm: int = 1) -> float:
     """Pictures a second of an iterable that yields how many it has processed, after `warm` items."""
-
-    def clock() -> float:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
-
+    clock = device_clock(device)
     begin, pictures = clock(), 0
     for i, number in enumerate(batches):
         pictures += number

@@ -5,22 +5,21 @@ from typing import Any
 
 from rich.console import Console
 
+from opencrate.figures.canvas import INK, PALE
+
 COLOURS = {"pseudocode": "#9aa5b1", "opencrate": "#1f6f8b", "folded": "#e07a3f", "vit": "#5b4b8a"}
 LINES = {"kernel": "#1f6f8b", "sdpa": "#5b4b8a", "plain": "#9aa5b1"}
 LABELS = {"kernel": "our kernel", "sdpa": "torch SDPA", "plain": "plain matrices"}
-INK, PALE = "#2b2d33", "#d9dde3"
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
 
 
 def draw(report: dict[str, Any], file: Path, console: Console) -> None:
     try:
-        import matplotlib
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
     except ImportError:
         console.print("No plot: matplotlib is missing (pip install 'opencrate[report]').")
         return
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plt
-
     groups = _groups(report)
     sweep = [shape for shape in report["attention"] if shape["kind"] == "sweep"]
     panels = [panel for panel, content in (("bars", groups), ("lines", sweep)) if content]
@@ -29,8 +28,9 @@ def draw(report: dict[str, Any], file: Path, console: Console) -> None:
     bars = sum(len(group["bars"]) + 2 for group in groups)
     height = max(4.2, 0.24 * bars + 1.2) if groups else 4.2
     style: dict[Any, Any] = {"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK, "axes.edgecolor": PALE}
-    with plt.rc_context({**style, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}):
-        figure, axes = plt.subplots(1, len(panels), figsize=(5.6 * len(panels) + 0.4, height), squeeze=False)
+    with rc_context({**style, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK}):
+        figure = Figure((5.6 * len(panels) + 0.4, height))
+        axes = figure.subplots(1, len(panels), squeeze=False)
         for axis, panel in zip(axes[0], panels, strict=True):
             axis.spines[["top", "right"]].set_visible(False)
             _draw_bars(axis, groups) if panel == "bars" else _draw_lines(axis, sweep)
@@ -38,7 +38,6 @@ def draw(report: dict[str, Any], file: Path, console: Console) -> None:
         figure.tight_layout(w_pad=3)
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=160, bbox_inches="tight", pad_inches=0.15)
-        plt.close(figure)
     console.print(f"drew {file}")
 
 

@@ -5,7 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from opencrate.files import write_atomically
+from pydantic_core import to_jsonable_python
+
+from opencrate.files import write_json
 
 from .comparison import Comparison, Row
 from .flops import flops_of
@@ -59,21 +61,15 @@ def _row_json(
                 if what in other.timings
             },
         }
-    errors = asdict(row.errors) if row.errors else {}
     return {
         "variant": row.variant,
         "status": row.status,
         "why": row.why,
-        "errors": {what: _finite(error) for what, error in errors.items()},
+        "errors": to_jsonable_python(asdict(row.errors) if row.errors else {}, inf_nan_mode="null"),
         "ready_after_seconds": row.ready_after,
         "timings": timings,
         "peak_bytes": row.peak,
     }
-
-
-def _finite(value: float | None) -> float | None:
-    """JSON has neither NaN nor infinity."""
-    return value if value is not None and abs(value) < float("inf") else None
 
 
 def disagreements(report: dict[str, Any]) -> list[str]:
@@ -88,7 +84,7 @@ def disagreements(report: dict[str, Any]) -> list[str]:
 
 def write(report: dict[str, Any], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_json(file, report, indent=1)
 
 
 def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:

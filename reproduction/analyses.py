@@ -16,7 +16,6 @@ from opencrate.figures.canvas import Figure
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
-from opencrate.models import CRATE
 from opencrate.report import Auditing
 from opencrate.settings import Measuring
 from opencrate.stack import trajectory
@@ -89,7 +88,7 @@ def _subspaces(study: Study, place: Place) -> dict[str, Any]:
     return result
 
 
-def _bases(model: CRATE) -> list[Tensor]:
+def _bases(model: Any) -> list[Tensor]:
     return [layer.U.detach().float().cpu() for layer in model.layers]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from opencrate import figures
-from opencrate.figures.learning import learning_curves
 from opencrate.files import write_atomically
 from opencrate.measures import DEFINITIONS, LayerTable
 from opencrate.recipes.imagenet import imagenet1k_base
@@ -16,7 +15,7 @@ from opencrate.recipes.imagenet import imagenet1k_base
 from .claims import claims
 from .depth import CHANGE_COLUMNS, CLEAR, LEVEL, change_rows, measured_networks
 from .difference import signed
-from .learning import learning_table, pairs_learning
+from .learning import learning_figure, learning_table, pairs_learning
 from .place import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, plural
 from .progress import duration
@@ -283,7 +282,7 @@ def _learning(plan: Plan, results: Results, pictures: _Pictures) -> str:
     """Learning curves of CRATEs and ViTs, for every variant and dataset that has both."""
     lines = []
     for name, words, pairs in pairs_learning(plan, results):
-        lines.append(pictures.draw(learning_curves(pairs, words), f"learning_{name}", words))
+        lines.append(pictures.draw(learning_figure(pairs, words), f"learning_{name}", words))
         head, *rows = learning_table(pairs)
         lines.append(table(head, rows))
     return "\n\n".join(["## Learning curves of CRATEs and ViTs", *lines, LEARNING_NOTE]) if lines else ""

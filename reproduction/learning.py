@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
+from opencrate.figures.canvas import COLOURS, PAGE, Figure, plain, sheet, style, tidy
+from opencrate.figures.curves import DASHES, MARKERS
+
 from .claims import pairs_of
 from .difference import signed
 from .paper import WORDS
@@ -11,7 +14,10 @@ from .plan import HALF, LIGHT, SETTINGS, Plan, file_name
 from .results import Results
 
 Pairs = dict[str, dict[str, Any]]
-"""By "CRATE-T, ViT-T": the learning curves of both networks, as in their rows."""
+"""By "CRATE-T, ViT-T": the learning curves of both networks, as in their rows.
+
+A curve has "epoch", "top1" (per cent) and "loss" on validation pictures, and maybe "training_top1", "training_loss".
+"""
 LOSS = "training loss"
 LEARNING_COLUMNS = (
     "",
@@ -38,6 +44,36 @@ def pairs_learning(plan: Plan, results: Results) -> Iterator[tuple[str, str, Pai
         known = {", ".join(pair): pair for pair in both if all(len(of.get("epoch", ())) > 1 for of in pair.values())}
         if known:
             yield f"{file_name(task)}_{variant}", f"{task}, with {words}", known
+
+
+@style()
+def learning_figure(pairs: Pairs, title: str = "") -> Figure:
+    """A column for every pair: accuracy, loss on validation pictures and, if all have it, in training."""
+    every = [curve for curves in pairs.values() for curve in curves.values()]
+    notes = ["Accuracy and loss are those of validation pictures."]
+    if any("training_top1" in curve for curve in every):
+        notes = ["Full lines: validation pictures. Thin dashed lines: training pictures, as they were varied."]
+    rows = {"top1": "accuracy, per cent", "loss": "loss, nats"}
+    if all("training_loss" in curve for curve in every):
+        rows["training_loss"] = "training loss"
+        notes.append("The training loss is of an epoch's pictures as they were varied or mixed, with label smoothing.")
+    figure = sheet(PAGE, 1 + 1.2 * len(rows), title, notes)
+    axes = figure.subplots(len(rows), len(pairs), sharex="col", sharey="row", squeeze=False)
+    for column, (name, curves) in zip(axes.T, pairs.items(), strict=True):
+        for i, (label, curve) in enumerate(curves.items()):
+            look = {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)], "markersize": 2.6}
+            for axis, row in zip(column, rows, strict=True):
+                axis.plot(curve["epoch"], curve[row], linewidth=1.2, label=plain(label), **look)
+            if "training_top1" in curve:
+                column[0].plot(curve["epoch"], curve["training_top1"], DASHES[1], color=look["color"], linewidth=0.8)
+        column[0].set_title(plain(name))
+        column[0].legend(loc="lower right")
+        column[-1].set_xlabel("epoch")
+        for axis in column:
+            tidy(axis)
+    for axis, words in zip(axes[:, 0], rows.values(), strict=True):
+        axis.set_ylabel(words)
+    return figure
 
 
 def learning_table(pairs: Pairs) -> list[list[str]]:

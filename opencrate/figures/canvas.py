@@ -4,6 +4,7 @@ Figures are made for two-column papers, 3.4 or 7 inches wide, with text of 8 poi
 matplotlib's objects, so that no global state is touched; matplotlib is imported when the first figure is drawn.
 """
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ else:
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column and of two
 SIZE, SMALL, TINY = 8.0, 7.0, 6.5  # points: text, titles of small panels, notes
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 INK, GREY, PALE = "#2b2d33", "#6b7280", "#d9dde3"
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -30,6 +33,7 @@ STYLE = {
     "axes.titlesize": SMALL,
     "axes.linewidth": 0.6,
     "legend.fontsize": SMALL,
+    "legend.frameon": False,
     "pdf.fonttype": 42,  # TrueType: journals refuse matplotlib's default, and text stays text
     "image.composite_image": False,  # hundreds of pictures would take a minute to be made one in a PDF file
 }
@@ -71,6 +75,20 @@ def tidy(axis: Axes) -> None:
     axis.tick_params(labelsize=SMALL, labelcolor=INK, color=GREY, width=0.6, length=2.5)
     axis.grid(axis="y", color=PALE, linewidth=0.5)
     axis.set_axisbelow(True)
+
+
+def layer_axis(axis: Axes, layers: int) -> None:
+    """A tidy axis whose abscissa counts the layers, all of them if there is room."""
+    tidy(axis)
+    step = math.ceil(layers / 6)
+    axis.set_xticks(range(1, layers + 1) if layers <= 12 else [1, *range(step, layers + 1, step)])
+    axis.set_xlabel("layer")
+
+
+def naming(fact: str, names: Iterable[str]) -> list[str]:
+    """A note that names what a fact is true of; none if it is true of nothing."""
+    listed = ", ".join(names)
+    return [f"{fact}: {listed}."] if listed else []
 
 
 def plain(text: str) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..measures.geometry import coherence, dead_heads, normalised_gram
-from .canvas import COLUMN, GREY, INK, PAGE, SMALL, Axes, Figure, plain, sheet, style
+from ..measures.geometry import coherence_between, dead_heads, normalised_gram
+from .canvas import COLUMN, GREY, INK, PAGE, SMALL, Axes, Figure, naming, plain, sheet, style
 
 MISSING = "#b8bcc4"  # the colour of what has no value
 
@@ -21,9 +21,10 @@ def heat_maps(tokens: Mapping[str, Tensor], seed: int = 0, size: int | None = 50
     The part is the same in all panels; rows are tokens. The scale ends at the 99 % quantile of the non-zero values'
     sizes; it has two sides only if some value is negative. The share of non-zeros is that of the whole matrix.
     """
-    n, d = _one_shape(tokens)
-    if size is not None and (not isinstance(size, int) or size < 1):
-        raise ValueError(f"size must be a whole number, at least 1, or None for all, got {size!r}")
+    shapes = sorted({tuple(Z.shape) for Z in tokens.values()})
+    if len(shapes) != 1 or len(shapes[0]) != 2:
+        raise ValueError(f"tokens must be matrices of one shape (n, d), got {', '.join(map(str, shapes))}")
+    n, d = shapes[0]
     rows, columns = _chosen(seed, size, n, d)
     shown = {key: Z.detach().double().cpu()[rows][:, columns].numpy() for key, Z in tokens.items()}
     values = np.concatenate([part.ravel() for part in shown.values()])
@@ -37,8 +38,8 @@ def heat_maps(tokens: Mapping[str, Tensor], seed: int = 0, size: int | None = 50
             f"seed {seed}, the same in all panels. The share of non-zeros is that of the whole matrix."
         ]
     lacking = {key: int((~Z.isfinite()).sum()) for key, Z in tokens.items()}
-    bad = [f"{key} ({count})" for key, count in lacking.items() if count]
-    notes += [f"Values that are not finite, in grey: {', '.join(bad)}."] if bad else []
+    bad = (f"{key} ({count})" for key, count in lacking.items() if count)
+    notes += naming("Values that are not finite, in grey", bad)
     figure, panels = _panels(list(tokens), notes)
     extend = "neither" if not values.size or np.abs(values).max() <= limit else "both" if signed else "max"
     for axis, (key, part) in zip(panels, shown.items(), strict=True):
@@ -49,27 +50,6 @@ def heat_maps(tokens: Mapping[str, Tensor], seed: int = 0, size: int | None = 50
     return figure
 
 
-def _one_shape(tokens: Mapping[str, Tensor]) -> tuple[int, int]:
-    if not tokens:
-        raise ValueError("there are no tokens to draw")
-    (first, Z), *_ = tokens.items()
-    for key, other in tokens.items():
-        if other.dim() != 2 or not other.numel():
-            raise ValueError(f"tokens must be a matrix (n, d), {key!r} has the shape {tuple(other.shape)}")
-        if other.shape != Z.shape:
-            raise ValueError(
-                f"all panels show the same tokens and coordinates: {first!r} has the shape {tuple(Z.shape)}, "
-                f"{key!r} has {tuple(other.shape)}"
-            )
-    return Z.shape[0], Z.shape[1]
-
-
-def _chosen(seed: int, size: int | None, *counts: int) -> list[Tensor]:
-    """For each count, that many of its numbers at random, in their order; all of them where it has no more."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randperm(count, generator=generator)[:size].sort().values for count in counts]
-
-
 @style()
 def subspace_grams(U: Mapping[str, Tensor], directions: int | None = 4, seed: int = 0) -> Figure:
     """|cosine| between the directions of all subspaces, [U_1 … U_K]ᵀ[U_1 … U_K], for every layer's U (k, d, p).
@@ -77,42 +57,40 @@ def subspace_grams(U: Mapping[str, Tensor], directions: int | None = 4, seed: in
     `directions` random ones of each subspace, or all with `None`. The coherence in a title is the mean over pairs of
     subspaces of `geometry.coherence`, of all their directions.
     """
-    if not U:
-        raise ValueError("there are no subspaces to draw")
-    if directions is not None and (not isinstance(directions, int) or directions < 1):
-        raise ValueError(f"directions must be a whole number, at least 1, or None for all, got {directions!r}")
-    for key, bases in U.items():
-        if bases.dim() != 3 or not bases.numel():
-            raise ValueError(f"subspaces must have the shape (k, d, p), {key!r} has {tuple(bases.shape)}")
-        if not bases.isfinite().all():
+    bases = {key: basis.detach().double().cpu() for key, basis in U.items()}
+    for key, basis in bases.items():
+        if basis.dim() != 3:
+            raise ValueError(f"subspaces must have the shape (k, d, p), {key!r} has {tuple(basis.shape)}")
+        if not basis.isfinite().all():
             raise ValueError(f"the subspaces of {key!r} have weights that are not finite")
-    weights = {key: bases.detach().double().cpu() for key, bases in U.items()}
-    figure, panels = _panels(list(U), _gram_notes(weights, directions, seed))
-    for axis, (key, bases) in zip(panels, weights.items(), strict=True):
-        k, d, p = bases.shape
-        taken = torch.stack(_chosen(seed, directions, *[p] * k))  # (k, q)
-        part = bases.gather(2, taken[:, None].expand(-1, d, -1))
-        image = _matrix(axis, normalised_gram(part).abs().float().numpy(), _pale_to_dark(), 0.0, 1.0)
-        for border in range(1, k):
-            for line in (axis.axhline, axis.axvline):
-                line(border * taken.shape[1] - 0.5, color=GREY, linewidth=0.25)
-        cosines = coherence(bases)
-        mean = float(cosines[~torch.eye(k, dtype=torch.bool)].mean())
-        axis.set_title(f"{plain(key)}\n{f'coherence {mean:.2f}' if k > 1 else 'one subspace'}", linespacing=1.3)
-    _colour_bar(figure, image, "|cosine| between two directions", "neither")
-    return figure
-
-
-def _gram_notes(weights: Mapping[str, Tensor], directions: int | None, seed: int) -> list[str]:
-    p = max(bases.shape[2] for bases in weights.values())
+    p = max(basis.shape[2] for basis in bases.values())
     some = directions is not None and directions < p
     how = f"by {directions} of their {p} directions, at random with seed {seed}" if some else "by all their directions"
     notes = [
         f"Every square between the lines compares two subspaces, {how}. Coherence is the cosine of the smallest angle "
         "between two subspaces, 0 if they are orthogonal and 1 if they share a direction: the mean over all pairs."
     ]
-    dead = [f"{key} ({', '.join(map(str, heads))})" for key, bases in weights.items() if (heads := dead_heads(bases))]
-    return notes + ([f"Subspaces whose weights are all 0: {'; '.join(dead)}."] if dead else [])
+    dead = {key: ", ".join(map(str, dead_heads(basis))) for key, basis in bases.items()}
+    notes += naming("Subspaces whose weights are all 0", (f"{key} ({heads})" for key, heads in dead.items() if heads))
+    figure, panels = _panels(list(U), notes)
+    for axis, (key, basis) in zip(panels, bases.items(), strict=True):
+        k, d, p = basis.shape
+        chosen = torch.stack(_chosen(seed, directions, *[p] * k))  # (k, q)
+        part = basis.gather(2, chosen[:, None].expand(-1, d, -1))
+        image = _matrix(axis, normalised_gram(part).abs().float().numpy(), _pale_to_dark(), 0.0, 1.0)
+        for border in range(1, k):
+            for line in (axis.axhline, axis.axvline):
+                line(border * chosen.shape[1] - 0.5, color=GREY, linewidth=0.25)
+        coherence = f"coherence {coherence_between(basis)[0]:.2f}" if k > 1 else "one subspace"
+        axis.set_title(f"{plain(key)}\n{coherence}", linespacing=1.3)
+    _colour_bar(figure, image, "|cosine| between two directions", "neither")
+    return figure
+
+
+def _chosen(seed: int, size: int | None, *counts: int) -> list[Tensor]:
+    """For each count, `size` of its numbers at random, in their order; all of them where it has no more."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randperm(count, generator=generator)[:size].sort().values for count in counts]
 
 
 def _panels(keys: list[str], notes: list[str]) -> tuple[Figure, list[Axes]]:
@@ -142,10 +120,10 @@ def _matrix(axis: Axes, values: np.ndarray, colours: Any, low: float, high: floa
     from matplotlib import colormaps
 
     colour_map = colormaps.get_cmap(colours).with_extremes(bad=MISSING)
-    drawn = np.ma.masked_invalid(values)
     axis.set(xticks=[], yticks=[], box_aspect=1)
     # Cells large enough to be seen keep their edges; many small ones are averaged, so that none is dropped.
     smooth = "nearest" if max(values.shape) <= 100 else "auto"
+    drawn = np.ma.masked_invalid(values)
     return axis.imshow(drawn, cmap=colour_map, vmin=low, vmax=high, aspect="auto", interpolation=smooth)
 
 

@@ -15,11 +15,6 @@ from ..measures.geometry import effective_rank
 from ..measures.layerwise import by_layer, stream, summary
 from ..objective import coding_rate, nonzero_fraction
 
-LIMITATION = (
-    "R^c and the half-step audit need a layer's subspaces U_k and dictionary D, which this network does not have."
-    " The table shows what can be measured of its tokens and compared with a CRATE's."
-)
-
 
 def token_table(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1) -> list[dict[str, Any]]:
     """Of the tokens after every block (class token included): non-zero fraction, effective rank, R, R at unit norm."""

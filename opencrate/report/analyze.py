@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from ..distributed import joined
@@ -15,10 +17,9 @@ from ..study import Study, open_study
 from . import layer_sections, visual_sections
 from .data import NotApplicable, ReportData
 from .page import write_page
-from .sections import OutputFolder, Section
-from .text import ABOUT
+from .sections import Section, prepared
 
-Builder = Callable[[ReportData, OutputFolder], Section]
+Builder = Callable[[ReportData, Section], None]
 BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
     "layers": layer_sections.layers,
     "audit": layer_sections.audited,
@@ -40,16 +41,18 @@ def analyze(source: str, settings: Analysis) -> Path:
         study = open_study(source, settings, world.device, training=compared, chosen=settings.pictures)
         builders, data = _builders(study, settings), ReportData(study, settings)
         default = study.run.analysis if study.run else Path("out/analysis")
-        folder = OutputFolder((settings.out or default).expanduser())
+        folder = prepared((settings.out or default).expanduser())
         sections, omitted = list[Section](), list[str]()
         for number, (name, build) in enumerate(builders.items()):
             report(name, number, len(builders))
+            section = Section(name, folder)
             try:
-                sections.append(build(data, folder))
+                build(data, section)
+                sections.append(section)
             except NotApplicable as error:
                 if len(builders) == 1:
                     raise
-                omitted.append(f"The section “{ABOUT[name][0]}” is left out: {error}.")
+                omitted.append(f"The section “{section.title}” is left out: {error}.")
         report("the page", len(builders), len(builders))
         return write_page(data, folder, sections, omitted, time.monotonic() - began)
 
@@ -76,7 +79,7 @@ def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
         for name in ("only", "against", "token", "pictures"):
             if getattr(settings, name):
                 raise ValueError(f"--{name} needs a network with CRATE layers, which {study.source} does not have")
-        return {"tokens": layer_sections.baseline}
+        return {"baseline": layer_sections.baseline}
     builders = {name: build for name, build in BUILDERS.items() if not settings.only or name in settings.only}
     tokens = study.grid[0] * study.grid[1]
     if "attention" in builders and not 0 <= settings.token <= tokens:
@@ -89,19 +92,11 @@ def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
 @contextmanager
 def _reporting(unit: str = "sections") -> Iterator[Callable[[str, int, int], None]]:
     """A progress bar on a terminal, lines of text elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda name, done, total: print(f"opencrate: {name} ({done} of {total} {unit} done)", file=sys.stderr)
         return
-    columns = (
-        TextColumn("{task.description:<38}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-    )
+    columns = (TextColumn("{task.description:<38}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("")
         yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)

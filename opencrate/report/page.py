@@ -1,6 +1,5 @@
 """The page: one HTML file with its pictures and styles inside, which loads nothing from elsewhere."""
 
-import base64
 import re
 import shlex
 from dataclasses import fields
@@ -13,65 +12,70 @@ import torch
 from markupsafe import Markup, escape
 
 from .. import __version__
+from ..files import write_atomically, write_json
 from ..run_folder import NETWORK_FOLDERS
 from ..study import Study
 from .data import ReportData
-from .sections import OutputFolder, Picture, Section, Table, labels
-from .text import COLUMNS, GLOSSARY
+from .sections import MARK, Section, labels, prose
+
+Facts = list[tuple[str, str]]
+"""(label, value)."""
 
 
-def write_page(
-    data: ReportData, folder: OutputFolder, sections: list[Section], omitted: list[str], seconds: float
-) -> Path:
+def write_page(data: ReportData, folder: Path, sections: list[Section], omitted: list[str], seconds: float) -> Path:
     """Write the page and analysis.json; `omitted` says which sections are left out, and why."""
-    study, settings = data.study, data.settings
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.tests |= {
-        "picture": lambda item: isinstance(item, Picture),
-        "table": lambda item: isinstance(item, Table),
-    }
-    environment.filters["formulas"] = _formulas
-    environment.filters["base64"] = lambda png: base64.b64encode(png).decode("ascii")
-    template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
+    study, settings = data.study, data.settings
     facts = {"network": _network(study), "training": _training(study), "pictures": _pictures(study)}
     headline = [*_accuracy(study), *(pair for section in sections for pair in section.headline)]
-    made = (
-        f"opencrate {__version__}, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
+    versions = f"opencrate {__version__}, torch {torch.__version__}"
+    made = f"{versions}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
+    write_json(
+        folder / MARK,
+        {
+            "source": study.source,
+            "made": made,
+            "samples": settings.samples,
+            "definitions": settings.definitions,
+            "eps": settings.eps,
+            "seed": settings.seed,
+            "facts": facts,
+            "headline": dict(headline),
+            "parts": [section.key for section in sections],
+        },
     )
-    folder.json(
-        OutputFolder.MARK,
-        {"source": study.source, "made": made, "samples": settings.samples, "definitions": list(settings.definitions),
-         "eps": settings.eps, "seed": settings.seed, "facts": facts, "headline": dict(headline),
-         "parts": [section.key for section in sections]},
-    )  # fmt: skip
-    page = template.render(
+    write_atomically(folder / "tables/COLUMNS.txt", (files(__package__) / "columns.txt").read_text("utf-8"))
+    environment = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["formulas"] = _formulas
+    page = environment.get_template("page.html").render(
         name=labels([study.source])[0],
-        note=study.note,
+        study=study,
         facts=facts,
         headline=headline,
         sections=sections,
-        glossary=GLOSSARY,
-        has_layers=study.has_layers,
+        glossary=prose()["glossary"],
         omitted=omitted,
         made=made,
         command=_command(study, settings),
     )
-    folder.text("tables/COLUMNS.txt", COLUMNS)
-    return folder.text("report.html", page)
+    write_atomically(folder / "report.html", page)
+    return folder / "report.html"
 
 
 def _formulas(text: str) -> Markup:
     """R^c, Z^{l+1/2} and U_k with superscripts and subscripts, everything else escaped."""
-    safe = str(escape(text))
-    safe = re.sub(r"(?<=\w)\^(?:\{([^}]*)\}|(\w))", lambda match: f"<sup>{match[1] or match[2]}</sup>", safe)
-    return Markup(
-        re.sub(r"(?<=\b[A-Z])_(?:\{([^}]*)\}|(\w))", lambda match: f"<sub>{match[1] or match[2]}</sub>", safe)
-    )
+    raised = re.sub(r"(?<=\w)\^(?:\{([^}]*)\}|(\w))", r"<sup>\1\2</sup>", str(escape(text)))
+    return Markup(re.sub(r"(?<=\b[A-Z])_(?:\{([^}]*)\}|(\w))", r"<sub>\1\2</sub>", raised))
 
 
-def _network(study: Study) -> list[tuple[str, str]]:
+def _network(study: Study) -> Facts:
     model = study.model
     architecture = str((model.pretrained_cfg or {}).get("architecture") or type(model).__name__)
     count = sum(weight.numel() for weight in model.parameters())
@@ -94,7 +98,7 @@ def _operator(operator: Any) -> str:
     return operator.name + (f" ({options})" if options else "")
 
 
-def _training(study: Study) -> list[tuple[str, str]]:
+def _training(study: Study) -> Facts:
     if study.note is not None:
         return [("training", "none: fresh weights")]
     if not study.starts:
@@ -108,14 +112,14 @@ def _training(study: Study) -> list[tuple[str, str]]:
         done = [("recipe", str(result["recipe"])), ("steps" if study.is_final else "steps of the whole run", steps)]
     return [
         *done,
-        ("hardware", ", ".join(last["hardware"].get("gpus") or []) or f"{last['hardware'].get('cpus')} CPU cores"),
+        ("hardware", ", ".join(last["hardware"]["gpus"]) or f"{last['hardware']['cpus']} CPU cores"),
         ("started", str(last["started"]).replace("T", " ")[:16]),
         ("seed", str(last["seed"])),
         ("versions", versions),
     ]
 
 
-def _pictures(study: Study) -> list[tuple[str, str]]:
+def _pictures(study: Study) -> Facts:
     size, total = study.pictures[0].data.size, len(study.pictures[0].feed)
     lost = f"; {study.decode_failures} could not be decoded" if study.decode_failures else ""
     return [
@@ -125,14 +129,12 @@ def _pictures(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def _accuracy(study: Study) -> list[tuple[str, str]]:
-    result = study.result
-    if not result or "top1" not in result or not study.own_pictures:
+def _accuracy(study: Study) -> Facts:
+    """That of the final or the best network, if the pictures are those of its run."""
+    result, is_best = study.result, Path(study.source).name == NETWORK_FOLDERS[1]
+    if not result or "top1" not in result or not study.own_pictures or not (is_best or study.is_final):
         return []
-    best = Path(study.source).name == NETWORK_FOLDERS[1]
-    if not (best or study.is_final):
-        return []
-    return [("accuracy on validation pictures", f"{(result['best'] if best else result)['top1']:.1f}%")]
+    return [("accuracy on validation pictures", f"{(result['best'] if is_best else result)['top1']:.1f}%")]
 
 
 def _command(study: Study, settings: Any) -> str:

@@ -1,117 +1,106 @@
 """What a report consists of: sections of text, figures and tables, on the page and as files."""
 
+import base64
 import csv
 import io
-import json
 import math
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..figures.canvas import Figure, save, to_png
 from ..files import write_atomically, write_json
-from .text import KINDS
 
+MARK = "analysis.json"  # by this file an analysis is known
 DPI = 140  # of figures on the page: sharp when enlarged, and the page has a few MB
+PIXELS = 120  # of the page for an inch of a figure
 
 
-@dataclass(frozen=True, eq=False)
+@cache
+def prose() -> dict[str, Any]:
+    """The sentences of text.toml."""
+    return tomllib.loads((files(__package__) / "text.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
 class Picture:
-    """A figure on the page, with its caption."""
+    """A figure on the page, as PNG in base 64, with its caption; `alt` is for those who cannot see it."""
 
     name: str
-    png: bytes = field(repr=False)
+    png: str = field(repr=False)
+    width: int
     caption: str
     alt: str
-
-    @property
-    def width(self) -> int:
-        """In the page's pixels, of which an inch has 96."""
-        return round(int.from_bytes(self.png[16:20], "big") * 96 / DPI)
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of text under headings; `marks` names a row's colour."""
 
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    marks: tuple[str, ...] = ()
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str
+    marks: Sequence[str] = ()
 
 
-Item = Picture | Table | str
+def prepared(folder: Path) -> Path:
+    """The folder of an analysis with empty tables/ and figures/; one that holds anything else is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; choose a folder, --out FOLDER")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise ValueError(f"{folder} contains files that are not an analysis; choose another folder, --out FOLDER")
+    try:
+        for name in ("tables", "figures"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        for old in (*folder.glob("tables/*"), *folder.glob("figures/*"), folder / "report.html"):
+            old.unlink(missing_ok=True)  # from an earlier analysis
+        write_json(folder / MARK, {})
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be written: {error.strerror}") from error
+    return folder
 
 
-@dataclass(frozen=True)
 class Section:
-    """A section of the report: its heading, what it is about, and its results."""
+    """A section of the report: what is added to it appears on the page in this order, and lies in the folder."""
 
-    key: str
-    title: str
-    about: str
-    items: tuple[Item, ...]
-    headline: tuple[tuple[str, str], ...] = ()  # (label, value) for the top of the page
+    def __init__(self, key: str, folder: Path) -> None:
+        self.key, self.folder = key, folder
+        self.title, self.about = prose()["sections"][key]["title"], prose()["sections"][key]["about"]
+        self.items = list[Picture | Table | str]()
+        self.headline = list[tuple[str, str]]()  # (label, value) for the top of the page
 
+    def figure(self, figure: Figure, name: str, caption: str) -> None:
+        """On the page, and in figures/ as PNG and PDF."""
+        save(figure, self.folder / "figures", name)
+        kind = next(words for prefix, words in prose()["figures"].items() if name.startswith(prefix))
+        png = base64.b64encode(to_png(figure, DPI)).decode("ascii")
+        width = round(PIXELS * figure.get_figwidth())
+        self.items.append(Picture(name, png, width, caption, f"{kind}; the caption below describes it."))
 
-class OutputFolder:
-    """The folder of an analysis: tables/, figures/ and report.html."""
+    def json(self, name: str, values: Any) -> None:
+        """A file in tables/, in which numbers that are not finite are null."""
+        write_json(self.folder / "tables" / f"{name}.json", values)
 
-    MARK = "analysis.json"
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file; choose a folder, --out FOLDER")
-        if path.is_dir() and any(path.iterdir()) and not (path / self.MARK).is_file():
-            raise ValueError(f"{path} contains files that are not an analysis; choose another folder, --out FOLDER")
-        try:
-            for name in ("tables", "figures"):
-                (path / name).mkdir(parents=True, exist_ok=True)
-            for old in (*path.glob("tables/*"), *path.glob("figures/*"), path / "report.html"):
-                old.unlink(missing_ok=True)  # from an earlier analysis
-            write_json(path / self.MARK, {})
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written: {error.strerror}") from error
-
-    def figure(self, figure: Figure, name: str, caption: str) -> Picture:
-        save(figure, self.path / "figures", name)
-        kind = next((words for prefix, words in KINDS.items() if name.startswith(prefix)), "A figure")
-        return Picture(name, to_png(figure, DPI), caption, f"{kind}; the caption below describes it.")
-
-    def text(self, name: str, content: str) -> Path:
-        target = self.path / name
-        write_atomically(target, content)
-        return target
-
-    def json(self, name: str, values: Any) -> Path:
-        return self.text(name, json.dumps(finite_or_named(values), indent=2, allow_nan=False) + "\n")
-
-    def csv(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
-        rows = [finite_or_named(dict(row)) for row in rows]
-        columns: Sequence[str] = list(dict.fromkeys(key for row in rows for key in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
+    def csv(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """A file in tables/, in which numbers that are not finite are words, because a table should not hide them."""
+        rows = [{column: _cell(value) for column, value in row.items()} for row in rows]
+        text, columns = io.StringIO(), dict.fromkeys(column for row in rows for column in row)
+        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        return self.text(name, text.getvalue())
+        write_atomically(self.folder / "tables" / f"{name}.csv", text.getvalue())
 
 
-def finite_or_named(values: Any) -> Any:
-    """The same values, with NaN and infinity as words: JSON has no such numbers, and a table should not hide them."""
-    if isinstance(values, Mapping):
-        return {key: finite_or_named(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [finite_or_named(value) for value in values]
-    if isinstance(values, float) and not math.isfinite(values):
-        return "not a number" if math.isnan(values) else "infinite" if values > 0 else "minus infinite"
-    return values
-
-
-def change(before: float, after: float, digits: int = 0) -> str:
-    """The relative change in per cent, with a sign."""
-    return f"{(after - before) / before:+.{digits}%}".replace("-", "−") if before else "–"
+def _cell(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)  # as in JSON
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
 
 
 def labels(sources: Sequence[str]) -> list[str]:

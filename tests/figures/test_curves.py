@@ -111,10 +111,6 @@ def test_curves_refuse_in_a_sentence():
     mine, other = Definition("mine"), Definition("mine", eps=0.5)
     with pytest.raises(ValueError, match=r"'a' is measured by 'mine', 'b' by 'mine', and the two differ: .*eps=0\.5"):
         layer_curves({"a": LayerTable(mine, 1, table([1]).rows), "b": LayerTable(other, 1, table([1]).rows)})
-    with pytest.raises(ValueError, match="there are no tables"):
-        layer_curves({})
-    with pytest.raises(ValueError, match="'a' has no layers"):
-        layer_curves({"a": table([])})
 
 
 def shown(figure):
@@ -167,16 +163,10 @@ def test_heat_maps_name_what_has_no_value_and_refuse_in_a_sentence():
     assert note(figure).endswith("Values that are not finite, in grey: layer 2 (2).")
     assert shown(figure)[1].mask.sum() == 2
     assert np.isfinite(figure.axes[0].images[0].get_clim()).all()
-    with pytest.raises(
-        ValueError, match=r"the same tokens and coordinates: 'a' has the shape \(6, 5\), 'b' has \(5, 5\)"
-    ):
+    with pytest.raises(ValueError, match=r"matrices of one shape \(n, d\), got \(5, 5\), \(6, 5\)"):
         heat_maps({"a": Z, "b": Z[1:]})
-    with pytest.raises(ValueError, match=r"a matrix \(n, d\), 'a' has the shape \(1, 6, 5\)"):
+    with pytest.raises(ValueError, match=r"matrices of one shape \(n, d\), got \(1, 6, 5\)"):
         heat_maps({"a": Z[None]})
-    with pytest.raises(ValueError, match="size must be a whole number, at least 1, or None for all, got 0"):
-        heat_maps({"a": Z}, size=0)
-    with pytest.raises(ValueError, match="there are no tokens"):
-        heat_maps({})
 
 
 def test_grams_and_coherence_against_numpy_and_scipy():
@@ -222,10 +212,6 @@ def test_grams_of_dead_and_single_subspaces():
         subspace_grams({"layer 1": U / 0})
     with pytest.raises(ValueError, match=r"shape \(k, d, p\), 'layer 1' has \(12, 5\)"):
         subspace_grams({"layer 1": U[0]})
-    with pytest.raises(ValueError, match="directions must be a whole number"):
-        subspace_grams({"layer 1": U}, 0)
-    with pytest.raises(ValueError, match="there are no subspaces"):
-        subspace_grams({})
 
 
 @pytest.fixture
@@ -245,7 +231,7 @@ def cells(figure):
 @pytest.mark.parametrize(("layers", "k"), [(1, 1), (3, 4)])
 def test_attention_lies_over_the_picture(picture, layers, k):
     maps = random(layers, k, 4, 6).softmax(-1)
-    figure = attention_grid(picture, maps, "class token")
+    figure = attention_grid(picture, maps)
     placed = cells(figure)
     corner = min(placed)
     np.testing.assert_array_equal(placed.pop(corner)[0].get_array(), picture)
@@ -264,7 +250,6 @@ def test_attention_lies_over_the_picture(picture, layers, k):
     assert words.count("picture") == 1
     assert [word for word in words if "layer" in word] == [f"layer {layer + 1}" for layer in range(layers)]
     assert [word for word in words if "head" in word] == [f"head {head + 1}" for head in range(k)]
-    assert figure.get_suptitle() == "class token"
 
 
 def test_many_heads_have_room_for_their_words(picture):
@@ -282,7 +267,7 @@ def test_attention_without_values(picture):
     figure = attention_grid(torch.from_numpy(picture), maps)
     assert note(figure).endswith("Values that are not finite are left out: layer 1 head 2, layer 2 head 1.")
     to_png(figure, 50)
-    with pytest.raises(ValueError, match=r"the picture must be \(H, W, 3\) of uint8, got \(16, 24, 3\) of float64"):
+    with pytest.raises(ValueError, match=r"\(…, H, W, 3\) of uint8, got \(16, 24, 3\) of float64"):
         attention_grid(picture / 255, maps)
     with pytest.raises(ValueError, match=r"must have the shape \(layers, k, h, w\), got \(2, 4, 6\)"):
         attention_grid(picture, maps[0])
@@ -302,10 +287,6 @@ def test_tokens_as_colours(picture):
     assert images[-1][0, 5].tolist() == [1, 1, 1]
     assert note(figure).endswith("Values that are not finite are white: layer 3 picture 2.")
     assert texts(figure) == ["pictures", "layer 1", "layer 2", "layer 3"]
-    with pytest.raises(ValueError, match=r"2 pictures of 5 × 6 patches must have the shape \(layers, 2, 30, 3\), got"):
-        token_colours(pictures, colours, (5, 6))
-    with pytest.raises(ValueError, match=r"the pictures must be \(b, H, W, 3\) of uint8"):
-        token_colours(picture, colours, (4, 6))
 
 
 def test_rows_of_patches(picture):
@@ -317,10 +298,6 @@ def test_rows_of_patches(picture):
         np.testing.assert_array_equal(found[0].get_array(), expected)
     assert texts(figure) == ["layer 4, head 2", r"none \$1 \$2", "one", "nothing is active"]  # no formula in a name
     assert texts(patch_rows({"a": []})) == ["a", "nothing is active"]
-    with pytest.raises(ValueError, match="there are no rows"):
-        patch_rows({})
-    with pytest.raises(ValueError, match=r"a patch of 'a' must be \(H, W, 3\) of uint8"):
-        patch_rows({"a": [picture[..., 0]]})
 
 
 def test_files(tmp_path):

@@ -3,7 +3,6 @@ import html
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from opencrate.checkpoints.key_maps import to_authors
 from opencrate.cli import main
 from opencrate.measures.audit import audit
 from opencrate.report import Analysis, analyze, audit_of, sections
-from opencrate.report.sections import OutputFolder, finite_or_named, labels
+from opencrate.report.sections import Section, labels, prepared
 from opencrate.settings import SECTIONS, Studying
 from opencrate.sources import open_sources
 
@@ -310,13 +309,11 @@ def test_weights_that_are_no_numbers_are_named(pictures, tmp_path, capsys):
 
 
 def test_no_nan_in_a_table_without_a_name(tmp_path):
-    assert finite_or_named({"a": [float("nan"), 1.5], "b": (float("-inf"),)}) == {
-        "a": ["not a number", 1.5],
-        "b": ["minus infinite"],
-    }
-    folder = OutputFolder(tmp_path / "a")
-    assert "not a number" in Path(folder.json("x.json", {"Rc": float("nan")})).read_text()
-    assert "infinite" in Path(folder.csv("x.csv", [{"Rc": float("inf")}])).read_text()
+    section = Section("layers", prepared(tmp_path / "a"))
+    section.json("x", {"Rc": float("nan")})
+    section.csv("x", [{"Rc": float("nan"), "nonzero": float("-inf")}])
+    assert json.loads((tmp_path / "a/tables/x.json").read_text()) == {"Rc": None}
+    assert (tmp_path / "a/tables/x.csv").read_text() == "Rc,nonzero\nnot a number,minus infinite\n"
 
 
 def test_the_first_pictures_of_a_gallery_see_all_classes(monkeypatch):
