@@ -28,7 +28,7 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from opencrate.data.augment.crops import Interpolation, crop_and_resize, crop_boxes
-from opencrate.data.datasets.packing import INDEX, TARGETS, Index, Shard, pack
+from opencrate.data.datasets.packing import INDEX, TARGETS, Index, PackedPictures, Shard, pack
 from opencrate.data.datasets.pictures import Folder
 from opencrate.data.datasets.tars import Tars
 from opencrate.data.feeds.feed import Batch, Feed, Split
@@ -129,7 +129,7 @@ def loading(pictures: Folder, root: Path, seconds: float) -> dict[str, float]:
         for i in range(len(pictures)):
             for name, content in (
                 ("jpg", Path(pictures.name(i)).read_bytes()),
-                ("cls", str(pictures.target(i)).encode()),
+                ("cls", str(pictures.targets[i]).encode()),
             ):
                 member = tarfile.TarInfo(f"{i:08d}.{name}")
                 member.size = len(content)
@@ -182,7 +182,8 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
     data, figures = Dataset(name="packed", root=str(root), num_classes=classes, size=SIZE), {}
     split = Split(batch)
     for mode in MODES:
-        feed = Packed(data, Augmentation(interpolation=mode), True, device=device, compiled=device.type == "cuda")
+        augment = Augmentation(interpolation=mode)
+        feed = Packed(PackedPictures(root / data.train, 3), data, augment, True, device=device, compiled=True)
 
         def batches(prepare: Callable[[Tensor, Tensor], Any], feed: Packed = feed) -> Iterable[int]:
             return (batch for _ in endless(feed, split, prepare))
@@ -211,7 +212,8 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
         optim=Optim(batch=batch),
         precision="bf16" if cuda else "fp32",
     )
-    world, feed = World(0, 1, device), Packed(recipe.data, recipe.augment, True, device=device, compiled=cuda)
+    world, pictures = World(0, 1, device), PackedPictures(root / recipe.data.train, 3)
+    feed = Packed(pictures, recipe.data, recipe.augment, True, device=device, compiled=True)
     network = build_model(recipe).to(device)
     if cuda:
         compile_model(network)

@@ -1,10 +1,9 @@
 """Evaluating a checkpoint: accuracy, nearest neighbours, a linear probe, the layer table."""
 
-from dataclasses import replace
 from typing import Any
 
 from ..checkpoints import load_any
-from ..data import Augmentation, open_feed
+from ..data import open_feed
 from ..distributed import World, joined
 from ..measures import layerwise
 from ..run_recipe import import_modules_of
@@ -46,9 +45,4 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
 
 
 def _feed(wanted: Measuring, world: World, training: bool) -> Any:
-    """A split as evaluation sees it: the centre of every picture."""
-    data = replace(wanted.data, validation=wanted.data.train) if training else wanted.data
-    no_augmentation = Augmentation(crop="none", flip=0.0)
-    return open_feed(
-        data, no_augmentation, training=training, device=world.device, workers=wanted.workers, augmented=False
-    )
+    return open_feed(wanted.data, None, training, device=world.device, workers=wanted.workers)

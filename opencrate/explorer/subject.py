@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from ..data import Augmentation
 from ..data.datasets.decoding import with_channels
+from ..data.datasets.pictures import Arrays
 from ..data.feeds.loading import Loaded
 from ..inspection.ablation import ablated
 from ..measures import DEFINITIONS
@@ -77,7 +78,8 @@ class Subject:
         """A picture as the network sees it, upright."""
         image = with_channels(ImageOps.exif_transpose(image), self.model.patch_embed.in_chans)
         first = self.study.pictures[0]
-        feed = Loaded(_Single(image), first.data, Augmentation(crop="none", flip=0.0), False, 0, "cpu", 0)
+        single = Arrays(np.asarray(image)[None], np.zeros(1, int), ["unknown"], "the visitor's")
+        feed = Loaded(single, first.data, Augmentation(), augmented=False)
         return Source("your picture", feed, first.data, labelled=False).gallery(1)
 
     def network(self, name: str) -> CRATE:
@@ -136,24 +138,3 @@ class Subject:
             "samples": len(self.samples),
             "parameters": sum(weight.numel() for weight in model.parameters()),
         }
-
-
-class _Single:
-    """One picture, as a set of pictures."""
-
-    classes: tuple[str, ...] = ("unknown",)
-
-    def __init__(self, image: Image.Image) -> None:
-        self.image = image
-
-    def __len__(self) -> int:
-        return 1
-
-    def picture(self, i: int) -> Image.Image:
-        return self.image
-
-    def target(self, i: int) -> int:
-        return 0
-
-    def name(self, i: int) -> str:
-        return "the visitor's picture"
