@@ -174,7 +174,7 @@ def enlarge(folder: Path, copies: int) -> None:
 def endless(feed: Packed, split: Split, prepare: Callable[[Tensor, Tensor], Any]) -> Iterator[Any]:
     """`Packed.train` with an endless epoch: this set has about 60 steps, and filling the pipeline would count."""
     draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
-    return feed._batches(draws, split.micro_batch, prepare)
+    return feed._batches(draws, prepare)
 
 
 def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.device) -> dict[str, float]:
@@ -189,7 +189,7 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
             return (batch for _ in endless(feed, split, prepare))
 
         def crops(feed: Packed = feed) -> Iterable[int]:
-            images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
+            images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device)
             numbers = next(feed._draws(0, 0, split))[1]
             numbers = torch.cat([numbers, torch.arange(batch).view(-1, 1)], 1).to(device)  # and a picture's place
             while feed.augment_batch(images, numbers):
