@@ -27,7 +27,7 @@ from torch import Tensor
 from torchvision import transforms as T
 
 from opencrate.data.augment.crops import Interpolation, crop_and_resize, crop_boxes
-from opencrate.data.datasets.packing import INDEX, TARGETS, Index, Shard, pack
+from opencrate.data.datasets.packing import INDEX, TARGETS, Index, PackedPictures, Shard, pack
 from opencrate.data.datasets.pictures import Folder
 from opencrate.data.datasets.tars import Tars
 from opencrate.data.feeds.feed import Batch, Feed, Split
@@ -117,7 +117,7 @@ def loading(pictures: Folder, root: Path, seconds: float) -> dict[str, float]:
         for i in range(len(pictures)):
             for name, content in (
                 ("jpg", Path(pictures.name(i)).read_bytes()),
-                ("cls", str(pictures.target(i)).encode()),
+                ("cls", str(pictures.targets[i]).encode()),
             ):
                 member = tarfile.TarInfo(f"{i:08d}.{name}")
                 member.size = len(content)
@@ -162,7 +162,7 @@ def enlarge(folder: Path, copies: int) -> None:
 def endless(feed: Packed, split: Split, prepare: Callable[[Tensor, Tensor], Any]) -> Iterator[Any]:
     """`Packed.train` with an endless epoch: this set has about 60 steps, and filling the pipeline would count."""
     draws = (draw for epoch in count() for draw in feed._draws(epoch, 0, split))
-    return feed._batches(draws, split.micro_batch, prepare)
+    return feed._batches(draws, prepare)
 
 
 def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.device) -> dict[str, float]:
@@ -170,13 +170,14 @@ def feeding(root: Path, classes: int, batch: int, seconds: float, device: torch.
     data, figures = Dataset(name="packed", root=str(root), num_classes=classes, size=SIZE), {}
     split = Split(batch)
     for mode in MODES:
-        feed = Packed(data, Augmentation(interpolation=mode), True, device=device, compiled=device.type == "cuda")
+        augment = Augmentation(interpolation=mode)
+        feed = Packed(PackedPictures(root / data.train, 3), data, augment, True, device=device, compiled=True)
 
         def batches(prepare: Callable[[Tensor, Tensor], Any], feed: Packed = feed) -> Iterable[int]:
             return (batch for _ in endless(feed, split, prepare))
 
         def crops(feed: Packed = feed) -> Iterable[int]:
-            images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device).permute(0, 3, 1, 2)
+            images = torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8).to(device)
             numbers = next(feed._draws(0, 0, split))[1]
             numbers = torch.cat([numbers, torch.arange(batch).view(-1, 1)], 1).to(device)  # and a picture's place
             while feed.augment_batch(images, numbers):
@@ -199,7 +200,8 @@ def training(root: Path, model: str, batch: int, seconds: float, device: torch.d
         optim=Optim(batch=batch),
         precision="bf16" if cuda else "fp32",
     )
-    world, feed = World(0, 1, device), Packed(recipe.data, recipe.augment, True, device=device, compiled=cuda)
+    world, pictures = World(0, 1, device), PackedPictures(root / recipe.data.train, 3)
+    feed = Packed(pictures, recipe.data, recipe.augment, True, device=device, compiled=True)
     network = build_model(recipe).to(device)
     if cuda:
         compile_model(network)

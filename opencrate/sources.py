@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from .data import Augmentation, Dataset, Feed, open_still
-from .data.datasets.decoding import decode
+from .data import Augmentation, Dataset, Feed, open_feed
+from .data.datasets.pictures import Files
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
 from .errors import nearest, suggestion
@@ -72,10 +71,7 @@ class Source:
         if not decoded.any():
             raise ValueError(f"none of {count} pictures of the {self.name} decodes")
         images, targets = images[decoded.to(images.device)], targets[decoded.to(targets.device)]
-        mean, std = (
-            torch.tensor(value, device=images.device).view(-1, 1, 1) for value in (self.data.mean, self.data.std)
-        )
-        shown = ((images.float() * std + mean).clamp(0, 1) * 255).round().byte()
+        shown = ((images.float() * self.feed.std + self.feed.mean).clamp(0, 1) * 255).round().byte()
         pixels = shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
         return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
 
@@ -89,30 +85,14 @@ def _nested_samples(targets: Tensor, numbers: Tensor, sizes: Sequence[int]) -> T
     return torch.cat([inner, sample[~torch.isin(sample, inner)]])
 
 
-class Files:
+def _pictures_in(folder: Path, in_chans: int) -> Files:
     """All pictures in a folder and its subfolders, sorted by name; their classes are unknown."""
-
-    classes: tuple[str, ...] = ("unknown",)
-
-    def __init__(self, folder: Path, in_chans: int) -> None:
-        if not folder.is_dir():
-            raise ValueError(f"--images {folder} is not a folder")
-        self.files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        self.in_chans = in_chans
-        if not self.files:
-            raise ValueError(f"there is no picture in {folder}")
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def picture(self, i: int) -> Image.Image:
-        return decode(self.files[i].read_bytes(), self.in_chans)
-
-    def target(self, i: int) -> int:
-        return 0
-
-    def name(self, i: int) -> str:
-        return str(self.files[i])
+    if not folder.is_dir():
+        raise ValueError(f"--images {folder} is not a folder")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    if not files:
+        raise ValueError(f"there is no picture in {folder}")
+    return Files(list(map(str, files)), np.zeros(len(files), int), ("unknown",), in_chans)
 
 
 def open_network(source: str) -> tuple[nn.Module, str | None]:
@@ -135,7 +115,7 @@ def open_sources(source: str, model: Any, chosen: Studying, device: str = "cpu",
     taken = _data_for(model)
     if chosen.images is not None:
         folder = Path(chosen.images).expanduser()
-        feed = Loaded(Files(folder, taken.in_chans), taken, Augmentation(crop="none", flip=0.0), False, 0, device, 0)
+        feed = Loaded(_pictures_in(folder, taken.in_chans), taken, Augmentation(), augmented=False, device=device)
         return [Source(f"folder {folder.name}", feed, taken, labelled=False)]
     if chosen.data is not None:
         data = replace(taken, name=chosen.data, max_decode_failures=0.01, num_classes=ANY)
@@ -172,7 +152,7 @@ def require_comparable(name: str, other: Any, model: Any) -> Any:
 def _still(data: Dataset, training: bool, device: str) -> Feed:
     """A split, where an error names the options of the tools instead of those of a recipe."""
     try:
-        return open_still(data, training, device)
+        return open_feed(data, None, training, device=device)
     except ValueError as error:
         raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
 

@@ -97,7 +97,7 @@ class Study:
     @property
     def decode_failures(self) -> int:
         """How many pictures could not be decoded so far."""
-        return len(getattr(self.pictures[0].feed, "decode_failures", ()))
+        return len(self.pictures[0].feed.decode_failures)
 
     def class_name(self, number: int) -> str:
         return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from opencrate.data import Augmentation, Dataset, open_feed
-from opencrate.data.datasets.pictures import open_pictures, split_folder
+from opencrate.data.opening import open_pictures, split_folder
 from opencrate.distributed import device_named
 from opencrate.recipes import Recipe
 from opencrate.run_folder import RunFolder

@@ -7,7 +7,7 @@ from .settings import Augmentation, Dataset
 
 if TYPE_CHECKING:
     from .feeds.feed import Batch, Feed, Split
-    from .opening import open_feed, open_feeds, open_still, pack_splits
+    from .opening import open_feed, open_feeds, pack_splits
 
 __getattr__ = lazy_names(
     __name__,
@@ -17,7 +17,6 @@ __getattr__ = lazy_names(
         "Split": "feeds.feed",
         "open_feed": "opening",
         "open_feeds": "opening",
-        "open_still": "opening",
         "pack_splits": "opening",
     },
 )

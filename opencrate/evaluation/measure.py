@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..data import open_still
+from ..data import open_feed
 from ..distributed import joined
 from ..measures import layerwise
 from ..run_recipe import load_network
@@ -21,13 +21,13 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
             raise ValueError(
                 f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
             )
-        validation = open_still(wanted.data, False, world.device, wanted.workers)
+        validation = open_feed(wanted.data, None, False, device=world.device, workers=wanted.workers)
         how = world, wanted.precision, wanted.batch
         measured: dict[str, Any] = Classification(classes).evaluate(model, validation, *how)
         if wanted.real:
             measured["real"] = real(model, validation, *how)
         if wanted.knn or wanted.linear:
-            training = open_still(wanted.data, True, world.device, wanted.workers)
+            training = open_feed(wanted.data, None, True, device=world.device, workers=wanted.workers)
             known, asked = features(model, training, *how), features(model, validation, *how)
             if wanted.knn:
                 measured[f"knn_{wanted.knn}"] = knn(known, asked, wanted.knn)

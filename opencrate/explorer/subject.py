@@ -78,8 +78,8 @@ class Subject:
         """A picture as the network sees it, upright."""
         image = with_channels(ImageOps.exif_transpose(image), self.model.patch_embed.in_chans)
         data = self.study.pictures[0].data
-        pictures = Arrays(np.asarray(image)[None], np.zeros(1), ("unknown",), "the visitor's")
-        feed = Loaded(pictures, data, Augmentation(crop="none", flip=0.0), augmented=False)
+        single = Arrays(np.asarray(image)[None], np.zeros(1, int), ["unknown"], "the visitor's")
+        feed = Loaded(single, data, Augmentation(), augmented=False)
         return Source("your picture", feed, data, labelled=False).gallery(1)
 
     def network(self, name: str) -> CRATE:

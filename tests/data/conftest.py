@@ -6,7 +6,7 @@ import pytest
 
 from opencrate.data.datasets import shard_files
 from opencrate.data.datasets.packing import pack
-from opencrate.data.datasets.pictures import open_pictures
+from opencrate.data.opening import open_pictures
 
 from .squares import SIDE, settings, write_pictures
 from .written import write

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from opencrate.data.datasets import digits
-from opencrate.data.datasets.pictures import open_pictures
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Dataset
 
 
@@ -39,4 +39,4 @@ def test_are_opened_by_name(theirs):
     pictures = open_pictures(data, training=False)
     assert (len(pictures), pictures.classes, pictures.name(3)) == (359, tuple("0123456789"), "digit picture 3")
     np.testing.assert_array_equal(np.asarray(pictures.picture(3)), theirs[0][19])
-    assert pictures.target(3) == theirs[1][19]
+    assert pictures.targets[3] == theirs[1][19]

@@ -13,10 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.data.datasets.pictures import Arrays, open_pictures
+from opencrate.data.datasets.pictures import Arrays
 from opencrate.data.feeds.feed import Split
 from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.resident import Resident
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Augmentation, Dataset
 from opencrate.randomness import seeded
 

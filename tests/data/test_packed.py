@@ -9,8 +9,7 @@ import torch
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from opencrate.data import Split
-from opencrate.data.feeds.packed import Packed
+from opencrate.data import Split, open_feed
 from opencrate.data.settings import Augmentation
 
 from .squares import COUNT, MEAN, SIDE, STD, settings, train, values
@@ -31,7 +30,7 @@ class TestOpen:
             (settings(packed), Augmentation(erase=0.1), "augment.erase is not supported$"),
         ):
             with pytest.raises(ValueError, match=reason):
-                Packed(data, augment, True)
+                open_feed(data, augment, True)
 
     @pytest.mark.parametrize(
         ("file", "content"),
@@ -46,14 +45,14 @@ class TestOpen:
         shutil.copytree(packed, tmp_path / "packed")
         (tmp_path / "packed/train" / file).write_bytes(content)
         with pytest.raises(ValueError, match=file):
-            Packed(settings(tmp_path / "packed"), Augmentation(), True)
+            open_feed(settings(tmp_path / "packed"), Augmentation(), True)
 
 
 class TestTrain:
     @pytest.mark.parametrize("crop", ["resized", "padded", "none"])
     @pytest.mark.parametrize("mirrored", [False, True])
     def test_any_division_sees_the_same_pictures(self, packed, crop, mirrored):
-        feed = Packed(settings(packed), Augmentation(crop=crop), True, seed=5)
+        feed = open_feed(settings(packed), Augmentation(crop=crop), True, seed=5)
         for step, (images, targets) in enumerate(train(feed, Split(12))):
             places = torch.arange(12)
             for parts, world in ((2, 1), (1, 2), (3, 2)):
@@ -65,7 +64,7 @@ class TestTrain:
                         assert torch.equal(labels, targets[chosen])
 
     def test_an_epoch_can_begin_anywhere(self, packed):
-        feed = Packed(settings(packed), Augmentation(), True)
+        feed = open_feed(settings(packed), Augmentation(), True)
         whole = train(feed, Split(4, parts=2))
         tail = train(feed, Split(4, parts=2), start=5)
         assert (len(whole), len(tail)) == (14, 4)
@@ -74,7 +73,7 @@ class TestTrain:
             assert torch.equal(targets, labels)
 
     def test_epochs_and_seeds_differ(self, packed):
-        a, b = (Packed(settings(packed), Augmentation(), True, seed) for seed in (0, 1))
+        a, b = (open_feed(settings(packed), Augmentation(), True, seed) for seed in (0, 1))
         first = train(a, Split(30))[0][0]
         assert torch.equal(first, train(a, Split(30))[0][0])
         assert not torch.equal(first, train(a, Split(30), epoch=4)[0][0])
@@ -82,7 +81,7 @@ class TestTrain:
 
     def test_crops_are_those_of_torchvision(self, packed):
         """Each picture is torchvision's crop of the stored square, for the box and flip that were drawn."""
-        feed = Packed(settings(packed), Augmentation(), True)
+        feed = open_feed(settings(packed), Augmentation(), True)
         stored = torch.from_numpy(values(packed / "train")).permute(0, 3, 1, 2).float()
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (MEAN, STD))
         ((images, targets),) = train(feed, Split(30))
@@ -96,7 +95,7 @@ class TestTrain:
             assert target == label == feed.targets[i]
 
     def test_whole_pictures(self, packed):
-        feed = Packed(settings(packed, size=SIDE), Augmentation(crop="none", flip=0), True)
+        feed = open_feed(settings(packed, size=SIDE), Augmentation(crop="none", flip=0), True)
         ((images, _),) = train(feed, Split(30))
         ((chosen, _),) = feed._draws(3, 0, Split(30))
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (MEAN, STD))
@@ -104,7 +103,7 @@ class TestTrain:
         torch.testing.assert_close(images, (stored / 255 - mean) / std, atol=1e-4, rtol=0)
 
     def test_padded_pictures_are_moved(self, packed):
-        feed = Packed(settings(packed, size=SIDE), Augmentation(crop="padded", padding=0.25, flip=1), True)
+        feed = open_feed(settings(packed, size=SIDE), Augmentation(crop="padded", padding=0.25, flip=1), True)
         ((images, _),) = train(feed, Split(30))
         ((chosen, numbers),) = feed._draws(3, 0, Split(30))
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (MEAN, STD))
@@ -120,7 +119,7 @@ class TestTrain:
 class TestEvaluate:
     @pytest.mark.parametrize(("batch", "world"), [(7, 1), (4, 3), (64, 2)])
     def test_every_picture_once(self, packed, batch, world):
-        feed = Packed(settings(packed), Augmentation(), False)
+        feed = open_feed(settings(packed), Augmentation(), False)
         shares = [list(feed.evaluate(batch, rank, world)) for rank in range(world)]
         assert all(len(images) <= batch for share in shares for images, _ in share)
         images, targets = torch.empty(COUNT, 3, 16, 16), torch.empty(COUNT, dtype=torch.int64)
@@ -136,7 +135,7 @@ class TestEvaluate:
 
 class TestThreads:
     def test_they_end_when_the_loop_breaks_off(self, packed):
-        feed = Packed(settings(packed), Augmentation(), True)
+        feed = open_feed(settings(packed), Augmentation(), True)
         batches = feed.train(0, 0, Split(2))
         next(batches)
         assert reading()
@@ -144,7 +143,7 @@ class TestThreads:
         assert not reading()
 
     def test_they_end_with_an_exception_of_the_loop(self, packed):
-        feed = Packed(settings(packed), Augmentation(), True)
+        feed = open_feed(settings(packed), Augmentation(), True)
 
         def loop() -> None:
             for _ in feed.train(0, 0, Split(2)):
@@ -155,20 +154,20 @@ class TestThreads:
         assert not reading()
 
     def test_they_end_with_the_epoch(self, packed):
-        train(Packed(settings(packed), Augmentation(), True), Split(2))
+        train(open_feed(settings(packed), Augmentation(), True), Split(2))
         assert not reading()
 
     def test_a_shard_that_shrinks_is_told_before_it_is_read(self, packed, tmp_path):
         shutil.copytree(packed, tmp_path / "packed")
-        feed = Packed(settings(tmp_path / "packed"), Augmentation(), True)
+        feed = open_feed(settings(tmp_path / "packed"), Augmentation(), True)
         os.truncate(tmp_path / "packed/train/images-00002.npy", 4000)  # while the run goes on
         with pytest.raises(ValueError, match=r"images-00002\.npy has 4000 bytes and should have"):
             next(iter(feed.train(0, 0, Split(4))))
 
     def test_their_errors_reach_the_loop(self, packed, tmp_path):
         shutil.copytree(packed, tmp_path / "packed")
-        feed = Packed(settings(tmp_path / "packed"), Augmentation(), True)
-        feed.pixels[2] = feed.pixels[2][:1]
+        feed = open_feed(settings(tmp_path / "packed"), Augmentation(), True)
+        feed.pictures.shards[2] = feed.pictures.shards[2][:1]
         with pytest.raises((IndexError, RuntimeError), match="out of range"):
             train(feed, Split(2))
         assert not reading()
@@ -176,7 +175,7 @@ class TestThreads:
 
 @pytest.mark.gpu
 def test_cuda_sees_the_same_pictures(packed):
-    on_cpu, on_cuda = (Packed(settings(packed), Augmentation(), True, device=device) for device in ("cpu", "cuda"))
+    on_cpu, on_cuda = (open_feed(settings(packed), Augmentation(), True, device=device) for device in ("cpu", "cuda"))
     for epoch in range(20):
         for (images, targets), (expected, labels) in zip(
             train(on_cuda, Split(4), epoch), train(on_cpu, Split(4), epoch), strict=True
@@ -184,7 +183,7 @@ def test_cuda_sees_the_same_pictures(packed):
             assert images.is_cuda
             assert torch.equal(targets.cpu(), labels)
             assert (images.cpu() - expected).abs().max() < 0.3 / 255 / min(STD)
-    on_cpu, on_cuda = (Packed(settings(packed), Augmentation(), False, device=device) for device in ("cpu", "cuda"))
+    on_cpu, on_cuda = (open_feed(settings(packed), Augmentation(), False, device=device) for device in ("cpu", "cuda"))
     for (images, targets), (expected, labels) in zip(on_cuda.evaluate(7), on_cpu.evaluate(7), strict=True):
         assert torch.equal(targets.cpu(), labels)
         assert (images.cpu() - expected).abs().max() < 0.3 / 255 / min(STD)

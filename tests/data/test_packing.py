@@ -10,13 +10,13 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from opencrate.data import Split
+from opencrate.data import Split, open_feed
 from opencrate.data.datasets.packing import pack
-from opencrate.data.datasets.pictures import open_pictures
-from opencrate.data.feeds.packed import Packed
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Augmentation
 
 from .squares import COUNT, SIDE, settings, train, values
@@ -25,13 +25,16 @@ from .squares import COUNT, SIDE, settings, train, values
 def test_round_trip(packed, pictures):
     """The stored square is PIL's: itself where it had the size, else resized and cut to its centre."""
     stored, targets = values(packed / "train"), np.load(packed / "train" / "targets.npy")
+    again = open_pictures(settings(packed), training=True)
     assert stored.shape == (COUNT, SIDE, SIDE, 3)
-    assert targets.tolist() == [pictures.target(i) for i in range(COUNT)]
+    assert targets.tolist() == [pictures.targets[i] for i in range(COUNT)]
     for i in range(COUNT):
         picture = pictures.picture(i)
         if picture.size != (SIDE, SIDE):  # 60 × 40 → 36 × 24
             picture = F.center_crop(F.resize(picture, [SIDE], InterpolationMode.BICUBIC), [SIDE])
         np.testing.assert_allclose(stored[i].astype(int), np.asarray(picture, int), atol=1)
+        np.testing.assert_array_equal(again.picture(i), stored[i])
+    assert again.classes == pictures.classes
 
 
 def test_index_says_what_there_is(packed):
@@ -46,7 +49,7 @@ def test_index_says_what_there_is(packed):
 
 def test_grey(pictures, tmp_path):
     pack(pictures, tmp_path / "train", 8, in_chans=1)
-    feed = Packed(settings(tmp_path, in_chans=1, mean=(0.5,), std=(0.5,), size=8), Augmentation(), True)
+    feed = open_feed(settings(tmp_path, in_chans=1, mean=(0.5,), std=(0.5,), size=8), Augmentation(), True)
     assert train(feed, Split(30))[0][0].shape == (30, 1, 8, 8)
 
 
@@ -61,8 +64,8 @@ def test_broken_pictures_are_left_out_and_named(source, tmp_path, caplog):
     assert {name for _, name, _ in index.skipped} == {str(n) for n in names}
     assert all(str(n) in caplog.text for n in names)
     left = [i for i in range(COUNT) if pictures.name(i) not in map(str, names)]
-    feed = Packed(settings(tmp_path / "packed"), Augmentation(), True)
-    assert feed.targets.tolist() == [pictures.target(i) for i in left]
+    feed = open_feed(settings(tmp_path / "packed"), Augmentation(), True)
+    assert feed.targets.tolist() == [pictures.targets[i] for i in left]
     assert len(feed) == len(values(tmp_path / "packed/train")) == COUNT - 2
     with pytest.raises(ValueError, match="2 of 30 pictures do not decode"):
         pack(pictures, tmp_path / "strict", SIDE, shard=8, max_decode_failures=0.05)
@@ -80,16 +83,19 @@ def test_another_set_is_not_overwritten(packed, pictures):
 
 
 def test_an_interrupted_pack_continues(packed, pictures, tmp_path, monkeypatch):
-    def interrupt(done: int, total: int) -> None:
-        if done == 16:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(pictures, tmp_path / "train", SIDE, shard=8, progress=interrupt)
-    with pytest.raises(ValueError, match="was interrupted"):
-        Packed(settings(tmp_path), Augmentation(), True)
     decoded: list[int] = []
     picture = pictures.picture
+
+    def interrupted(i: int) -> Image.Image:
+        if i == 20:
+            raise KeyboardInterrupt
+        return picture(i)
+
+    monkeypatch.setattr(pictures, "picture", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pack(pictures, tmp_path / "train", SIDE, shard=8)
+    with pytest.raises(ValueError, match="was interrupted"):
+        open_feed(settings(tmp_path), Augmentation(), True)
     monkeypatch.setattr(pictures, "picture", lambda i: decoded.append(i) or picture(i))
     pack(pictures, tmp_path / "train", SIDE, shard=8)
     assert sorted(decoded) == list(range(16, COUNT))
@@ -100,7 +106,7 @@ def test_an_interrupted_pack_continues(packed, pictures, tmp_path, monkeypatch):
 def test_a_killed_pack_continues(packed, source, pictures, tmp_path):
     code = (
         "import sys, time; from opencrate.data.datasets.packing import pack\n"
-        "from opencrate.data.datasets.pictures import *\n"
+        "from opencrate.data.opening import open_pictures\n"
         "from opencrate.data.settings import Dataset\n"
         f"pictures = open_pictures(Dataset(name='folder', root={str(source)!r}, num_classes=3), True)\n"
         "picture = pictures.picture\n"
@@ -109,15 +115,15 @@ def test_a_killed_pack_continues(packed, source, pictures, tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", code])
     until = time.monotonic() + 60
-    while not (tmp_path / "train/images-00002.npy.part").exists() and time.monotonic() < until:
+    while not (tmp_path / "train/.images-00002.npy.tmp").exists() and time.monotonic() < until:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
     with pytest.raises(ValueError, match="was interrupted"):
-        Packed(settings(tmp_path), Augmentation(), True)
+        open_feed(settings(tmp_path), Augmentation(), True)
     pack(pictures, tmp_path / "train", SIDE, shard=8)
     np.testing.assert_array_equal(values(tmp_path / "train"), values(packed / "train"))
-    assert not list((tmp_path / "train").glob("*.part"))
+    assert not list((tmp_path / "train").glob(".*"))
 
 
 def test_a_truncated_shard_is_told_and_repaired(packed, pictures, tmp_path):
@@ -125,7 +131,7 @@ def test_a_truncated_shard_is_told_and_repaired(packed, pictures, tmp_path):
     shard = tmp_path / "packed/train/images-00001.npy"
     os.truncate(shard, shard.stat().st_size - 100)
     with pytest.raises(ValueError, match=r"images-00001\.npy has 13852 bytes and should have 13952"):
-        Packed(settings(tmp_path / "packed"), Augmentation(), True)
+        open_feed(settings(tmp_path / "packed"), Augmentation(), True)
     pack(pictures, tmp_path / "packed/train", SIDE, shard=8)
     np.testing.assert_array_equal(values(tmp_path / "packed/train"), values(packed / "train"))
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from opencrate.data import open_feeds
 from opencrate.data.datasets.decoding import DecodeFailures, decode, with_channels
-from opencrate.data.datasets.pictures import Arrays, open_pictures, require_same_classes
+from opencrate.data.datasets.pictures import Arrays
+from opencrate.data.opening import open_pictures, require_same_classes
 from opencrate.data.settings import Augmentation, Dataset
 
 RNG = np.random.default_rng(0)
@@ -187,7 +188,7 @@ class TestFolder:
         for pictures, root in ((training, tmp_path / "train"), (held_out, tmp_path / validation)):
             names = [f"{root}/{label}/{i}.{kind}" for label in "abc" for i in range(len(pictures) // 3)]
             assert [pictures.name(i) for i in range(len(pictures))] == names
-            assert [pictures.classes[pictures.target(i)] for i in range(len(pictures))] == [
+            assert [pictures.classes[pictures.targets[i]] for i in range(len(pictures))] == [
                 Path(n).parent.name for n in names
             ]
         if kind == "png":
@@ -201,7 +202,7 @@ class TestFolder:
         pictures = open_pictures(settings(tmp_path), True)
         assert pictures.classes == ("2", "10", "A", "a", "B", "b", "C", "c", "x01", "x1")
         for i in range(len(pictures)):
-            assert pictures.classes[pictures.target(i)] == Path(pictures.name(i)).parent.name
+            assert pictures.classes[pictures.targets[i]] == Path(pictures.name(i)).parent.name
 
     def test_the_named_split_comes_first(self, tmp_path):
         for count, split in enumerate(("train", "val", "test"), 1):
@@ -304,7 +305,7 @@ class TestIdx:
         assert pictures.classes == ("0", "1", "2")
         for i in range(6):
             np.testing.assert_array_equal(pictures.picture(i), self.images[i])
-            assert pictures.target(i) == self.targets[i]
+            assert pictures.targets[i] == self.targets[i]
         assert pictures.name(2) == f"{'train' if training else 't10k'}-images-idx3-ubyte picture 2"
 
     @pytest.mark.parametrize("zipped", [False, True])
@@ -316,7 +317,7 @@ class TestIdx:
         for i in range(6):
             assert pictures.picture(i).mode == "RGB"
             np.testing.assert_array_equal(pictures.picture(i), images[i])
-            assert pictures.target(i) == self.targets[i]
+            assert pictures.targets[i] == self.targets[i]
         assert pictures.name(2) == f"{prefix}-images-idx4-ubyte picture 2"
 
     def test_colour_of_other_axes(self, tmp_path):
@@ -410,7 +411,7 @@ class TestTorchvision:
             assert len(pictures) == len(places)
             for i, place in enumerate(places):
                 np.testing.assert_array_equal(pictures.picture(i), images[place])
-                assert pictures.target(i) == targets[place]
+                assert pictures.targets[i] == targets[place]
             assert pictures.name(1) == f"torch/cifar10, {label}, picture 1"
 
     @pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion_mnist", "FashionMNIST")])
@@ -422,7 +423,7 @@ class TestTorchvision:
         pictures = open_pictures(settings(tmp_path, f"torch/{name}"), True)
         assert (len(pictures), len(pictures.classes)) == (6, 10)
         np.testing.assert_array_equal(pictures.picture(5), TestIdx.images[5])
-        assert [pictures.target(i) for i in range(6)] == TestIdx.targets.tolist()
+        assert [pictures.targets[i] for i in range(6)] == TestIdx.targets.tolist()
 
     def test_a_picture_that_does_not_decode(self, tmp_path, monkeypatch):
         write_cifar(tmp_path, monkeypatch)
@@ -500,7 +501,7 @@ class TestHuggingFace:
         pictures = open_pictures(settings("cache", "hfds/owner/name", validation="test"), False)
         assert asked == [("hfds/owner/name", "cache", "test")]
         assert pictures.classes == tuple(names or "012")
-        assert (len(pictures), [pictures.target(i) for i in range(4)]) == (4, [2, 0, 1, 2])
+        assert (len(pictures), [pictures.targets[i] for i in range(4)]) == (4, [2, 0, 1, 2])
         np.testing.assert_array_equal(pictures.picture(3), PIXELS + np.uint8(3))
         assert pictures.name(3) == "hfds/owner/name, test, picture 3"
         with pytest.raises(ValueError, match=r"^[^\n]+$"):
@@ -520,7 +521,7 @@ class TestHuggingFace:
 def test_arrays():
     arrays = Arrays(np.stack([PIXELS] * 2), np.array([1, 0]), "ab", "made-up")
     np.testing.assert_array_equal(arrays.picture(1), PIXELS)
-    assert (len(arrays), arrays.target(0), arrays.name(1), arrays.classes) == (2, 1, "made-up picture 1", ("a", "b"))
+    assert (len(arrays), arrays.targets[0], arrays.name(1), arrays.classes) == (2, 1, "made-up picture 1", ("a", "b"))
 
 
 @pytest.mark.parametrize(

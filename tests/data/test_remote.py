@@ -78,14 +78,15 @@ def test_a_remote_shard_is_fetched_once(root, server, workers, caplog, cache):
         assert micro_batches(feed, split) == micro_batches(shards(root), split)
     list(shards(server.address, train=PATTERN).evaluate(16))
     assert requests(server) == {f"train-{i:04d}.tar": 2 if i == 4 else 1 for i in range(len(SIZES))}
-    assert not list(cache.glob("*.part"))
+    assert not list(cache.glob(".*.tmp"))
 
 
 def test_a_download_that_was_killed_starts_again(root, server, cache):
     shards(server.address, train="train-0001.tar")
     (copy,) = cache.glob("*.tar")
-    copy.replace(copy.with_suffix(".part"))
-    copy.with_suffix(".part").write_bytes(b"half")
+    partial = copy.with_name(f".{copy.name}.tmp")
+    copy.replace(partial)
+    partial.write_bytes(b"half")
     assert len(shards(server.address, train="train-0001.tar")) == SIZES[1]
     assert requests(server) == {"train-0001.tar": 2}
 

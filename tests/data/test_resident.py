@@ -9,9 +9,10 @@ from torchvision import transforms as T
 from torchvision.transforms import functional as F
 
 from opencrate.data.augment.randaugment import augment_images
-from opencrate.data.datasets.pictures import Arrays, open_pictures
+from opencrate.data.datasets.pictures import Arrays
 from opencrate.data.feeds.feed import Split, generator
 from opencrate.data.feeds.resident import Resident, fits
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Augmentation, Dataset
 
 SIZE, COUNT = 8, 26

@@ -12,10 +12,11 @@ from PIL import Image
 from torchvision import datasets
 
 from opencrate.data import Augmentation, Dataset, Feed, open_feed, pack_splits
-from opencrate.data.datasets.pictures import Arrays, open_pictures
+from opencrate.data.datasets.pictures import Arrays
 from opencrate.data.feeds.feed import spread
 from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.resident import Resident
+from opencrate.data.opening import open_pictures
 
 from .written import add, png
 

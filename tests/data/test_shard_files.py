@@ -5,8 +5,8 @@ import json
 import pytest
 
 from opencrate.data.datasets import shard_files
-from opencrate.data.datasets.pictures import open_pictures
 from opencrate.data.datasets.shard_files import expand
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Dataset
 
 from .written import SIZES, TIMM, shards, write

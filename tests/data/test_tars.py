@@ -12,10 +12,10 @@ from PIL import Image
 
 from opencrate.data import open_feed
 from opencrate.data.datasets import tars
-from opencrate.data.datasets.pictures import open_pictures
 from opencrate.data.feeds.feed import Split, order
 from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.resident import Resident
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Augmentation, Dataset
 
 from .written import CLASSES, SIZES, add, global_batches, micro_batches, png, rows, shards, write

@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from opencrate.data import Augmentation, Dataset
+from opencrate.data.datasets.pictures import Pictures
 from opencrate.data.feeds.loading import Loaded
 from opencrate.distributed import World
 from opencrate.evaluation import features as probing
@@ -94,16 +95,13 @@ LABELS = [[0], [1, 2], [], [3], [4]]
 NAMES = [f"n01440764/ILSVRC2012_val_{i + 1:08d}.JPEG" for i in range(5)]
 
 
-class Files:
+class Numbered(Pictures):
     """Five pictures whose colour is their number; `broken` ones do not decode."""
 
     classes = tuple("abcde")
 
     def __init__(self, names=NAMES, broken=()):
-        self.names, self.broken = names, broken
-
-    def __len__(self):
-        return len(self.names)
+        self.names, self.broken, self.targets = names, broken, np.arange(len(names))
 
     def picture(self, i):
         from PIL import Image
@@ -111,9 +109,6 @@ class Files:
         if i in self.broken:
             raise ValueError("it is broken")
         return Image.new("RGB", (4, 4), (10 * i,) * 3)
-
-    def target(self, i):
-        return i
 
     def name(self, i):
         return self.names[i]
@@ -149,10 +144,10 @@ def _five_labels(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_five_labels")
 @pytest.mark.parametrize("batch", [2, 5])
 def test_real_labels(batch):
-    assert real(Reads(), loaded(Files()), WORLD, batch=batch) == 100
-    assert real(Reads({1: 2}), loaded(Files()), WORLD, batch=batch) == 100  # another of its labels
-    assert real(Reads({2: 0}), loaded(Files()), WORLD, batch=batch) == 100  # it has none, and is not counted
-    assert real(Reads({0: 4, 3: 1}), loaded(Files()), WORLD, batch=batch) == 50
+    assert real(Reads(), loaded(Numbered()), WORLD, batch=batch) == 100
+    assert real(Reads({1: 2}), loaded(Numbered()), WORLD, batch=batch) == 100  # another of its labels
+    assert real(Reads({2: 0}), loaded(Numbered()), WORLD, batch=batch) == 100  # it has none, and is not counted
+    assert real(Reads({0: 4, 3: 1}), loaded(Numbered()), WORLD, batch=batch) == 50
 
 
 @pytest.mark.usefixtures("_five_labels")
@@ -161,14 +156,14 @@ def test_a_picture_that_does_not_decode_is_wrong(broken):
     """Whatever its labels are: no class is the right guess for it."""
     always = Reads(dict.fromkeys(range(5), broken))
     right = 100 * sum(broken in labels for labels in LABELS) / 4
-    assert real(always, loaded(Files()), WORLD) == right
-    assert real(always, loaded(Files(broken=[broken])), WORLD) == right - 25
+    assert real(always, loaded(Numbered()), WORLD) == right
+    assert real(always, loaded(Numbered(broken=[broken])), WORLD) == right - 25
 
 
 @pytest.mark.usefixtures("_five_labels")
 def test_real_labels_go_by_the_files_names():
     with pytest.raises(ValueError, match=r"^cat\.jpg is not the name of a file of ImageNet's validation set$"):
-        real(Reads(), loaded(Files([*NAMES[:4], "n01440764/cat.jpg"])), WORLD)
+        real(Reads(), loaded(Numbered([*NAMES[:4], "n01440764/cat.jpg"])), WORLD)
     with pytest.raises(
         ValueError, match=r"^ImageNet-ReaL needs the names of files: give the folder of ImageNet's validation"
     ):
@@ -177,7 +172,7 @@ def test_real_labels_go_by_the_files_names():
 
 def test_real_labels_of_another_number_of_pictures():
     with pytest.raises(ValueError, match=r"^ImageNet-ReaL has labels for 50,000 validation pictures, got 5$"):
-        real(Reads(), loaded(Files()), WORLD)
+        real(Reads(), loaded(Numbered()), WORLD)
 
 
 @pytest.mark.parametrize(("field", "least"), [("knn", 0), ("samples", 1), ("batch", 1), ("workers", 0)])

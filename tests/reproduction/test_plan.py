@@ -11,7 +11,7 @@ from PIL import Image
 
 from opencrate.data import Augmentation, Dataset, open_feeds
 from opencrate.data.datasets.packing import pack
-from opencrate.data.datasets.pictures import open_pictures
+from opencrate.data.opening import open_pictures
 from opencrate.objective.rates import rate_scale
 from opencrate.recipes import FINETUNING, RECIPES, Optim, Schedule, differences
 from opencrate.training.building import build_model

@@ -21,20 +21,17 @@ def evaluation_transform(data: Dataset, interpolation: str = "bicubic") -> Trans
 
 def whole_transform(data: Dataset, interpolation: str = "bicubic") -> Transform:
     """The whole picture, whatever its shape: for training without resized crops."""
-    return T.Compose([_whole(data, T.InterpolationMode(interpolation)), T.PILToTensor()])
-
-
-def _whole(data: Dataset, mode: T.InterpolationMode) -> T.Resize:
-    return T.Resize((data.size, data.size), mode)
+    return T.Compose([T.Resize((data.size, data.size), T.InterpolationMode(interpolation)), T.PILToTensor()])
 
 
 def training_transform(data: Dataset, augment: Augmentation) -> Transform:
     """RandAugment, crop, flip, erasing, in this order, drawn from the global random generators of torch and Python."""
     mode = T.InterpolationMode(augment.interpolation)
+    whole = T.Resize((data.size, data.size), mode)
     crops: dict[str, list[Callable[..., object]]] = {
         "resized": [T.RandomResizedCrop(data.size, augment.scale, augment.ratio, mode)],
-        "padded": [_whole(data, mode), T.RandomCrop(data.size, round(augment.padding * data.size))],
-        "none": [_whole(data, mode)],
+        "padded": [whole, T.RandomCrop(data.size, round(augment.padding * data.size))],
+        "none": [whole],
     }
     return T.Compose(
         [

@@ -11,7 +11,10 @@ log = logging.getLogger("opencrate")
 
 
 class DecodeFailures:
-    """Counts pictures that do not decode, logs each once, and stops the run above a fraction `limit` of the set."""
+    """Counts pictures that do not decode, logs each once, and stops the run above a fraction `limit` of the set.
+
+    A limit of 1 allows all but the last.
+    """
 
     def __init__(self, limit: float, total: int) -> None:
         self.limit, self.total, self.names = limit, total, dict[str, str]()
@@ -29,6 +32,8 @@ class DecodeFailures:
                 f"{len(self)} of {self.total} pictures do not decode, more than the fraction {self.limit:g} that"
                 f" data.max_decode_failures allows; the last is {name}: {reason}"
             )
+        if len(self) == self.total:
+            raise ValueError(f"none of {self.total} pictures decodes")
 
 
 def decode(content: bytes, in_chans: int = 3) -> Image.Image:

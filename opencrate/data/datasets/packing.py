@@ -11,22 +11,24 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image
+from pydantic import TypeAdapter
 
-from .decoding import DecodeFailures, with_channels
+from ...files import replacing, write_json
+from .decoding import DecodeFailures, error_text, with_channels
 from .pictures import Pictures
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 INDEX, UNFINISHED, TARGETS = "index.json", "unfinished.json", "targets.npy"
+HEADER = 128  # bytes before the pictures of a shard: NumPy pads its header so that the first axis may change
 
 
 @dataclass
@@ -36,6 +38,14 @@ class Shard:
     file: str
     count: int
     size: int
+
+    def damage(self, folder: Path) -> str:
+        """What is wrong with the file, or an empty text."""
+        file = folder / self.file
+        if not file.is_file():
+            return f"{file} is missing"
+        size = file.stat().st_size
+        return "" if size == self.size else f"{file} has {size} bytes and should have {self.size}"
 
 
 @dataclass
@@ -63,21 +73,17 @@ class Index:
         return sum(shard.count for shard in self.shards)
 
     def write(self, file: Path) -> None:
-        content = json.dumps({"count": self.count, **asdict(self)}, indent=1)
-        _write(file, lambda f: f.write(content.encode()))
+        write_json(file, {"count": self.count, **asdict(self)}, indent=1)
 
     @classmethod
     def read(cls, file: Path) -> "Index":
         try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            count = content.pop("count")
-            content["shards"] = [Shard(**shard) for shard in content["shards"]]
-            content["skipped"] = [(int(i), name, reason) for i, name, reason in content["skipped"]]
-            index = cls(**content)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file} is not an index of packed pictures: {error}") from error
-        if index.count != count:
-            raise ValueError(f"{file} says {count} pictures, but its shards have {index.count}")
+            content = json.loads(file.read_bytes())
+            index = TypeAdapter(cls).validate_python(content)
+        except ValueError as error:
+            raise ValueError(f"{file} is not an index of packed pictures, or damaged") from error
+        if index.count != content.get("count"):
+            raise ValueError(f"{file} says {content.get('count')} pictures, but its shards have {index.count}")
         return index
 
 
@@ -89,7 +95,6 @@ def pack(
     shard: int = 16384,
     max_decode_failures: float = 0.01,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Index:
     """Write the pictures' central squares, `side` pixels wide, to `directory`; continue if it was interrupted.
 
@@ -97,26 +102,30 @@ def pack(
         shard: pictures in a file; 16,384 of 256 × 256 are 3.2 GB.
         max_decode_failures: the fraction of pictures that may fail to decode.
         workers: threads, by default one per core; PIL decodes and resizes without holding Python's lock.
-        progress: called after every shard with the number of pictures done and the total.
     """
     folder, threads, total = Path(directory).expanduser(), workers or os.cpu_count() or 1, len(pictures)
     index, complete = _resume(folder, _fresh(pictures, side, in_chans, shard))
     if complete:
         return index
-    done = min(len(index.shards) * shard, total)
+    failures = DecodeFailures(max_decode_failures, total)
+    for _, name, reason in index.skipped:
+        failures.add(name, reason)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        index.write(folder / UNFINISHED)
         (folder / INDEX).unlink(missing_ok=True)
-        for done in _write_shards(folder, index, pictures, DecodeFailures(max_decode_failures, total), threads):
-            index.write(folder / UNFINISHED)
-            if progress:
-                progress(done, total)
-        skipped = {i for i, _, _ in index.skipped}
-        targets = np.array([pictures.target(i) for i in range(total) if i not in skipped], np.int64)
-        _write(folder / TARGETS, lambda f: np.save(f, targets))
+        with ThreadPoolExecutor(threads, "pack") as pool:
+            for first in range(len(index.shards) * shard, total, shard):
+                numbers = range(first, min(first + shard, total))
+                squares = _squares(pool, 2 * threads, pictures, numbers, index, failures)
+                index.shards.append(_write_shard(folder / f"images-{len(index.shards):05d}.npy", index, squares))
+                index.write(folder / UNFINISHED)
+        with replacing(folder / TARGETS) as file:
+            np.save(file, np.delete(pictures.targets.astype(np.int64), [i for i, _, _ in index.skipped]))
         index.write(folder / INDEX)
         (folder / UNFINISHED).unlink(missing_ok=True)
     except OSError as error:
+        done = min(len(index.shards) * shard, total)
         raise OSError(
             f"{folder} could not be written: {error.strerror or error}; {done} of {total} pictures are packed,"
             " and packing again continues from there"
@@ -141,24 +150,25 @@ def _resume(folder: Path, fresh: Index) -> tuple[Index, bool]:
     if file is None:
         return fresh, False
     existing = Index.read(file)
-    if any(
-        getattr(existing, k) != getattr(fresh, k) for k in ("source", "total", "shard", "side", "channels", "classes")
-    ):
+    if replace(existing, shards=[], skipped=[]) != fresh:
         raise ValueError(
             f"{folder} holds other pictures, or these with other settings: remove it or give another folder"
         )
-    kept = list(takewhile(lambda shard: not damage_of(folder, shard), existing.shards))
+    kept = list(takewhile(lambda shard: not shard.damage(folder), existing.shards))
     complete = file.name == INDEX and len(kept) == len(existing.shards) and (folder / TARGETS).is_file()
     skipped = [entry for entry in existing.skipped if entry[0] < len(kept) * fresh.shard]
     return replace(fresh, shards=kept, skipped=skipped), complete
 
 
-def _write_shards(
-    folder: Path, index: Index, pictures: Pictures, failures: DecodeFailures, threads: int
-) -> Iterator[int]:
-    """Add the missing shards to the folder and to the index; yield the number of pictures done after each."""
-    for _, name, reason in index.skipped:
-        failures.add(name, reason)
+def _squares(
+    pool: ThreadPoolExecutor,
+    depth: int,
+    pictures: Pictures,
+    numbers: range,
+    index: Index,
+    failures: DecodeFailures,
+) -> Iterator[np.ndarray]:
+    """The squares of these pictures; those that do not decode are left out, and recorded in the index."""
 
     def square(i: int) -> np.ndarray | str:
         try:
@@ -166,13 +176,12 @@ def _write_shards(
         except (OSError, ValueError) as error:
             return str(error)
 
-    with ThreadPoolExecutor(threads, "pack") as pool:
-        for first in range(len(index.shards) * index.shard, len(pictures), index.shard):
-            numbers = range(first, min(first + index.shard, len(pictures)))
-            squares = ahead(pool, square, numbers, 2 * threads)
-            rows = ((i, pictures.name(i), row) for i, row in zip(numbers, squares, strict=True))
-            index.shards.append(_write_shard(folder, index, rows, len(numbers), failures))
-            yield numbers.stop
+    for i, row in zip(numbers, ahead(pool, square, numbers, depth), strict=True):
+        if isinstance(row, str):
+            failures.add(pictures.name(i), row)
+            index.skipped.append((i, pictures.name(i), row))
+        else:
+            yield row
 
 
 def _square(image: Image.Image, side: int) -> np.ndarray:
@@ -184,69 +193,70 @@ def _square(image: Image.Image, side: int) -> np.ndarray:
     return np.asarray(image).reshape(side, side, -1)
 
 
-def _write_shard(
-    folder: Path,
-    index: Index,
-    rows: Iterable[tuple[int, str, np.ndarray | str]],
-    expected: int,
-    failures: DecodeFailures,
-) -> Shard:
-    """Write one file, row by row; a row that is an error text instead of a picture is left out."""
-    file_name, kept = f"images-{len(index.shards):05d}.npy", 0
-    skipped: list[tuple[int, str, str]] = []
-
-    def write(file: Any) -> None:
-        nonlocal kept
-        _write_header(file, expected, index)
-        begin = file.tell()
-        for i, name, row in rows:
-            if isinstance(row, str):
-                failures.add(name, row)
-                skipped.append((i, name, row))
-            else:
-                file.write(row.data)
-                kept += 1
-        if kept != expected:  # numpy pads a header so that the first axis may change
-            file.seek(0)
-            _write_header(file, kept, index)
-            if file.tell() != begin:
-                raise ValueError(f"the header of {file_name} changed its length")
-
-    size = _write(folder / file_name, write)
-    index.skipped += skipped
-    return Shard(file_name, kept, size)
+def _write_shard(path: Path, index: Index, squares: Iterable[np.ndarray]) -> Shard:
+    """Write one file, picture by picture; its header comes last, because it says how many there are."""
+    count = 0
+    with replacing(path) as file:
+        file.seek(HEADER)
+        for square in squares:
+            file.write(square.data)
+            count += 1
+        file.seek(0)
+        shape = (count, index.side, index.side, index.channels)
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return Shard(path.name, count, path.stat().st_size)
 
 
-def _write_header(file: Any, count: int, index: Index) -> None:
-    shape = (count, index.side, index.side, index.channels)
-    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+class PackedPictures(Pictures):
+    """A packed split. Its shards are mapped into memory: `shards` are arrays of (n, bytes of a picture)."""
 
+    def __init__(self, folder: Path, in_chans: int) -> None:
+        self.folder, self.label = folder, f"{folder},"
+        if not (folder / INDEX).is_file():
+            if (folder / UNFINISHED).is_file():
+                raise ValueError(f"packing into {folder} was interrupted: run `opencrate pack` again to complete it")
+            raise ValueError(f"{folder} contains no packed pictures: write them with `opencrate pack`")
+        self.index = Index.read(folder / INDEX)
+        if self.index.channels != in_chans:
+            raise ValueError(f"{folder} has {self.index.channels} channels but data.in_chans is {in_chans}")
+        self.classes = tuple(self.index.classes)
+        self.shape = (self.index.side, self.index.side, self.index.channels)
+        self.targets = self._read_targets()
+        self.first = np.cumsum([0, *(shard.count for shard in self.index.shards)])  # the first number of every shard
+        self.shards = [self._open_shard(shard) for shard in self.index.shards]
 
-def _write(file: Path, write: Callable[[Any], Any]) -> int:
-    """Write under another name, flush to the disk and rename: the file is complete or absent. Returns its size."""
-    unfinished = file.with_name(f"{file.name}.part")
-    try:
-        with unfinished.open("wb") as f:
-            write(f)
-            f.flush()
-            os.fsync(f.fileno())
-        size = unfinished.stat().st_size
-        unfinished.replace(file)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        raise
-    return size
+    def picture(self, i: int) -> Image.Image:
+        shard = int(np.searchsorted(self.first, i, "right")) - 1
+        shape = self.shape if self.index.channels == 3 else self.shape[:2]
+        return Image.fromarray(self.shards[shard][i - self.first[shard]].reshape(shape))
 
+    def require_unchanged(self) -> None:
+        """Reading a mapped file that has been truncated would kill the process."""
+        for shard in self.index.shards:
+            if damage := shard.damage(self.folder):
+                raise ValueError(f"{damage}: it was changed while in use")
 
-def damage_of(folder: Path, shard: Shard) -> str:
-    """What is wrong with a shard's file, or an empty text."""
-    file = folder / shard.file
-    if not file.is_file():
-        return f"{file} is missing"
-    if (size := file.stat().st_size) != shard.size:
-        return f"{file} has {size} bytes and should have {shard.size}"
-    return ""
+    def _open_shard(self, shard: Shard) -> np.ndarray:
+        if damage := shard.damage(self.folder):
+            raise ValueError(f"{damage}: run `opencrate pack` again to repair it")
+        file = self.folder / shard.file
+        try:
+            pixels = np.asarray(np.lib.format.open_memmap(file, mode="r"))
+        except ValueError as error:
+            raise ValueError(f"{file} is damaged: {error_text(error)}") from error
+        if pixels.shape != (shard.count, *self.shape) or pixels.dtype != np.uint8:
+            raise ValueError(f"{file} contains {pixels.dtype} of {pixels.shape}, which does not agree with {INDEX}")
+        return pixels.reshape(shard.count, -1)
+
+    def _read_targets(self) -> np.ndarray:
+        file = self.folder / TARGETS
+        try:
+            targets: np.ndarray = np.load(file)
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(f"{file} is missing or damaged: pack the pictures again") from error
+        if targets.shape != (self.index.count,) or targets.dtype != np.int64:
+            raise ValueError(f"{file} has {len(targets)} classes for {self.index.count} pictures")
+        return targets
 
 
 def ahead(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[B]:

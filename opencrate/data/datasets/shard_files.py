@@ -5,17 +5,20 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from filelock import FileLock
 
+from ...files import replacing
 from ..settings import VALIDATION_NAMES
 from .decoding import error_text
+
+T = TypeVar("T")
 
 log = logging.getLogger("opencrate")
 
@@ -94,7 +97,7 @@ def _read_info(root: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     for name in INFO_FILES:
         address = f"{root}/{name}"
         try:
-            text = _download(address) if is_remote(address) else Path(address).read_bytes()
+            text = _read_remote(address, _content) if is_remote(address) else Path(address).read_bytes()
         except FileNotFoundError:
             continue
         try:
@@ -122,21 +125,20 @@ def local_copy(address: str) -> Path:
     copy.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{copy}.lock"):
         if not copy.is_file():
-            partial = copy.with_suffix(".part")
-            _download(address, partial)
-            partial.replace(copy)
+            with replacing(copy) as file:
+                _read_remote(address, lambda file_system, path: file_system.get_file(path, file.name))
     return copy
 
 
-def _download(address: str, file: Path | None = None) -> bytes:
-    """Copy what is at a remote address to the file, or return it; errors that may pass are tried again."""
+def _content(file_system: Any, path: str) -> bytes:
+    return bytes(file_system.cat_file(path))
+
+
+def _read_remote(address: str, read: Callable[[Any, str], T]) -> T:
+    """`read` of fsspec's file system and path for a remote address; errors that may pass are tried again."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            file_system, path = _file_system(address)
-            if file is None:
-                return bytes(file_system.cat_file(path))
-            file_system.get_file(path, str(file))
-            return b""
+            return read(*_file_system(address))
         except (ImportError, ValueError) as error:  # a file system that is not installed
             raise ValueError(f"{address} cannot be read: {error_text(error)}") from error
         except Exception as error:  # every file system has errors of its own

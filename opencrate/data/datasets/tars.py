@@ -21,6 +21,7 @@ from PIL import Image
 
 from ..settings import Dataset
 from .decoding import decode
+from .pictures import Pictures
 from .shard_files import cache_folder, find_shards, is_remote, local_copy
 
 log = logging.getLogger("opencrate")
@@ -39,7 +40,7 @@ class Index(NamedTuple):
     keys: np.ndarray
 
 
-class Tars:
+class Tars(Pictures):
     """The pictures of a split in tar files, local or remote."""
 
     def __init__(self, data: Dataset, split: str) -> None:
@@ -50,15 +51,13 @@ class Tars:
         self.index = Index(*(np.concatenate(columns) for columns in zip(*(index for _, index in opened), strict=True)))
         self.starts = np.cumsum([0, *(len(index.targets) for _, index in opened)])  # the first number of every shard
         self.in_chans = data.in_chans
-        highest = int(self.index.targets.max(initial=0))
+        self.targets = self.index.targets
+        highest = int(self.targets.max(initial=0))
         if highest >= (len(names) or data.num_classes):
-            name = self.name(int(self.index.targets.argmax()))
+            name = self.name(int(self.targets.argmax()))
             raise ValueError(f"{name} is of class {highest}, which is not one of {len(names) or data.num_classes}")
         count = data.num_classes if data.num_classes <= MAX_CLASSES else highest + 1
         self.classes = names or tuple(map(str, range(count)))
-
-    def __len__(self) -> int:
-        return len(self.index.targets)
 
     def picture(self, i: int) -> Image.Image:
         offset, length = int(self.index.offsets[i]), int(self.index.lengths[i])
@@ -68,9 +67,6 @@ class Tars:
         if len(content) < length:
             raise OSError(f"the shard is truncated: it ends before byte {offset + length}")
         return decode(content, self.in_chans)
-
-    def target(self, i: int) -> int:
-        return int(self.index.targets[i])
 
     def name(self, i: int) -> str:
         shard = self.addresses[self._shard(i)].rpartition("/")[2]

@@ -14,6 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..datasets.decoding import DecodeFailures
+from ..datasets.pictures import Pictures
+from ..settings import Dataset
+
 Batch = tuple[Tensor, Tensor]
 """Pictures (b, c, H, W), normalised, on the training device, and classes (b,); −1 is a picture that does not count."""
 
@@ -54,12 +58,16 @@ class Split:
 class Feed(ABC):
     """One split of a dataset, ready for the loop."""
 
-    classes: tuple[str, ...]
-    targets: Tensor  # the class of every picture (n,)
+    def __init__(self, pictures: Pictures, data: Dataset, seed: int, device: torch.device | str) -> None:
+        self.classes = pictures.classes
+        self.targets = torch.from_numpy(pictures.targets.astype(np.int64))  # the class of every picture (n,)
+        self.seed, self.device = seed, torch.device(device)
+        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
+        self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std))
 
-    @abstractmethod
     def __len__(self) -> int:
         """Pictures in an epoch."""
+        return len(self.targets)
 
     @abstractmethod
     def train(self, epoch: int, start: int, split: Split) -> Batches:

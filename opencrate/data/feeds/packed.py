@@ -1,26 +1,22 @@
 """Packed sets: pictures that `pack` has decoded are read, copied to the device and cropped in whole batches.
 
-The shards are mapped into memory. They hold the central square of each picture, so a resized crop never sees the ends
-of an oblong picture, as it would without packing.
+They are the central squares of the originals, so a resized crop never sees the ends of an oblong picture, as it would
+without packing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..augment.crops import centre_weights, crop_and_resize, crop_boxes, product_dtype, resample, shifted_weights
-from ..datasets.packing import INDEX, TARGETS, UNFINISHED, Index, Shard, ahead, damage_of
-from ..datasets.pictures import require_classes, split_folder
+from ..datasets.packing import PackedPictures, ahead
 from ..settings import Augmentation, Dataset
 from .feed import Batch, Batches, Feed, Split, generator, order
 
 AHEAD = 4  # batches that are read ahead, each by its own thread
-NUMBERS = 6  # for a sample: class, flip, and the box as top, left, height, width
 CROPS = 1  # keeps the random numbers of crops apart from other draws of the same step
 
 
@@ -29,44 +25,34 @@ class Packed(Feed):
 
     def __init__(
         self,
+        pictures: PackedPictures,
         data: Dataset,
         augment: Augmentation,
-        training: bool,
+        augmented: bool,
         seed: int = 0,
         device: torch.device | str = "cpu",
         compiled: bool = False,
     ) -> None:
         for name in ("randaugment", "erase"):
-            if training and getattr(augment, name):
+            if augmented and getattr(augment, name):
                 raise ValueError(f"packed pictures can be cropped and flipped, but augment.{name} is not supported")
-        self.folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
-        self.index = _open_index(self.folder)
-        self.classes = tuple(self.index.classes)
-        require_classes(self.classes, self.index.count, data)
-        if self.index.channels != data.in_chans:
-            raise ValueError(f"{self.folder} has {self.index.channels} channels but data.in_chans is {data.in_chans}")
-        self.data, self.augment, self.seed, self.device = data, augment, seed, torch.device(device)
-        self.targets = _read_targets(self.folder, self.index)
-        self.first = np.cumsum([0, *(shard.count for shard in self.index.shards)])  # of every shard
-        self.pixels = [_open_shard(self.folder, shard, self.index) for shard in self.index.shards]
-        mean, std = (torch.tensor(v, device=self.device).view(-1, 1, 1) for v in (data.mean, data.std))
-        self.scale, self.shift = 1 / (255 * std), -mean / std
-        side, mode, dtype = self.index.side, augment.interpolation, product_dtype(self.device)
-        self.whole = centre_weights(side, data.size, data.size, mode, dtype, self.device)
-        self.centre = centre_weights(side, data.size, data.eval_resize, mode, dtype, self.device)
+        super().__init__(pictures, data, seed, device)
+        self.pictures, self.augment, self.size, self.side = pictures, augment, data.size, pictures.index.side
+        self.scale, self.shift = 1 / (255 * self.std), -self.mean / self.std
+        mode, dtype = augment.interpolation, product_dtype(self.device)
+        self.whole = centre_weights(self.side, data.size, data.size, mode, dtype, self.device)
+        self.centre = centre_weights(self.side, data.size, data.eval_resize, mode, dtype, self.device)
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         # Without compilation, making the resampling weights takes four times as long as the products with them.
-        self.augment_batch = torch.compile(self._augment, dynamic=False) if compiled else self._augment
-
-    def __len__(self) -> int:
-        return self.index.count
+        compiles = compiled and self.device.type == "cuda"
+        self.augment_batch = torch.compile(self._augment, dynamic=False) if compiles else self._augment
 
     def train(self, epoch: int, start: int, split: Split) -> Batches:
-        return self._batches(self._draws(epoch, start, split), split.micro_batch, self.augment_batch)
+        return self._batches(self._draws(epoch, start, split), self.augment_batch)
 
     def read(self, numbers: Tensor, batch: int) -> Batches:
-        rows = torch.nn.functional.pad(self.targets[:, None], (0, NUMBERS - 1))
-        parts = ((part, rows[part]) for part in numbers.split(batch) if len(part))
-        return self._batches(parts, batch, self._centre)
+        parts = ((part, self.targets[part][:, None]) for part in numbers.split(batch) if len(part))
+        return self._batches(parts, self._centre)
 
     def _draws(self, epoch: int, start: int, split: Split) -> Iterator[tuple[Tensor, Tensor]]:
         """The pictures (m,) of every micro-batch, and for each its class, flip and box (m, 6)."""
@@ -79,158 +65,72 @@ class Packed(Feed):
                 yield chosen[mine], numbers[mine]
 
     def _boxes(self, count: int, draw: torch.Generator) -> Tensor:
-        side, size = self.index.side, self.data.size
         if self.augment.crop == "resized":
-            return crop_boxes(count, side, side, self.augment.scale, self.augment.ratio, draw)
-        border = round(self.augment.padding * size) if self.augment.crop == "padded" else 0
+            return crop_boxes(count, self.side, self.side, self.augment.scale, self.augment.ratio, draw)
+        border = round(self.augment.padding * self.size) if self.augment.crop == "padded" else 0
         shifts = torch.randint(-border, border + 1, (count, 2), generator=draw)
-        return torch.cat([shifts, torch.full((count, 2), size)], 1)
+        return torch.cat([shifts, torch.full((count, 2), self.size)], 1)
 
     def _augment(self, images: Tensor, numbers: Tensor) -> Batch:
-        images, boxes, flips = images[numbers[:, -1]], numbers[:, 2:-1], numbers[:, 1] == 1
+        """The crops of images (m, side, side, c), and the classes; the numbers are those of `_draws` and the rows."""
+        images, boxes, flips = self._in_order(images, numbers), numbers[:, 2:-1], numbers[:, 1] == 1
         if self.augment.crop == "resized":
-            crops = crop_and_resize(images, boxes, flips, self.data.size, self.augment.interpolation)
+            crops = crop_and_resize(images, boxes, flips, self.size, self.augment.interpolation)
         else:
             rows, columns = (shifted_weights(self.whole, boxes[:, axis]) for axis in (0, 1))
             crops = resample(images, rows, columns, flips)
         return self._normalise(crops), numbers[:, 0].clone()
 
     def _centre(self, images: Tensor, numbers: Tensor) -> Batch:
-        crops = resample(images[numbers[:, -1]], self.centre[None], self.centre[None])
+        crops = resample(self._in_order(images, numbers), self.centre[None], self.centre[None])
         return self._normalise(crops), numbers[:, 0].clone()
+
+    def _in_order(self, images: Tensor, numbers: Tensor) -> Tensor:
+        """The images (m, c, side, side), of which the last of the numbers says the row in `images`."""
+        return images.permute(0, 3, 1, 2)[numbers[:, -1]]
 
     def _normalise(self, crops: Tensor) -> Tensor:
         """(x/255 − mean)/std; a bicubic filter may have overshot 0…255, so the values are clamped first."""
         crops = crops.to(torch.float32, memory_format=torch.contiguous_format).clamp_(0, 255)
         return crops.mul_(self.scale).add_(self.shift)
 
-    def _batches(
-        self, batches: Iterable[tuple[Tensor, Tensor]], size: int, prepare: Callable[[Tensor, Tensor], Batch]
-    ) -> Batches:
+    def _batches(self, batches: Iterable[tuple[Tensor, Tensor]], prepare: Callable[[Tensor, Tensor], Batch]) -> Batches:
         """Reads ahead in threads, which end with this generator even if it is closed early."""
-        for shard in self.index.shards:  # reading a mapped file that has been truncated would kill the process
-            if damage := damage_of(self.folder, shard):
-                raise ValueError(f"{damage}: it was changed while in use")
-        stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        shape = (size, self.index.side, self.index.side, self.index.channels)
-        with torch.inference_mode(False):  # the caller may be in inference mode, the threads that fill them are not
-            slots = [_Slot(shape, self.device, stream) for _ in range(AHEAD)]
-        turns = ((slots[k % AHEAD], *batch) for k, batch in enumerate(batches))
+        self.pictures.require_unchanged()
         pool = ThreadPoolExecutor(AHEAD, "packed")
         try:
-            for slot in ahead(pool, self._read, turns, AHEAD):
-                images, numbers = slot.take()
-                batch = prepare(images.permute(0, 3, 1, 2), numbers)
-                slot.release()
-                yield batch
+            for images, numbers, copied in ahead(pool, self._read, batches, AHEAD):
+                if copied:
+                    current = torch.cuda.current_stream(self.device)
+                    current.wait_event(copied)
+                    for tensor in (images, numbers):  # their memory is reused after the work of this stream
+                        tensor.record_stream(current)
+                yield prepare(images, numbers)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            if stream:
-                stream.synchronize()  # before the memory of the slots is reused
 
-    def _read(self, turn: "tuple[_Slot, Tensor, Tensor]") -> "_Slot":
-        """In a thread: copy the pictures into the slot's memory, shard by shard, and on to the device.
+    def _read(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, "torch.cuda.Event | None"]:
+        """In a thread: the pictures in the order of the files, the numbers with each picture's row, and on CUDA when
+        both have been copied to the device.
 
         One call per shard copies its pictures without holding Python's lock, which the loop that launches kernels
         needs; one call per picture would take the lock 10,000 times a second. NumPy's `take`, because torch's would
         split each copy over as many threads as there are cores, in every thread that reads ahead.
         """
-        slot, samples, numbers = turn
-        samples, sequence = samples.sort()
-        slot.fill(numbers, sequence)
-        sorted_samples = samples.numpy()
-        ends = np.searchsorted(sorted_samples, self.first)
+        pictures, (samples, sequence) = self.pictures, batch[0].sort()
+        numbers = torch.cat([batch[1], sequence.argsort()[:, None]], 1)
+        images = torch.empty(len(samples), *pictures.shape, dtype=torch.uint8, pin_memory=self.stream is not None)
+        rows, sorted_samples = images.flatten(1).numpy(), samples.numpy()
+        ends = np.searchsorted(sorted_samples, pictures.first)
         for shard in np.flatnonzero(np.diff(ends)).tolist():
-            part, pixels = slice(ends[shard], ends[shard + 1]), self.pixels[shard]
-            rows = sorted_samples[part] - self.first[shard]
-            if rows[-1] >= len(pixels):  # checked here, because `take` would copy everything twice to check it
-                file = self.index.shards[shard].file
-                raise IndexError(f"picture {rows[-1]} is out of range: {file} has {len(pixels)}")
-            np.take(pixels, rows, axis=0, out=slot.rows[part], mode="clip")
-        slot.send()
-        return slot
-
-
-class _Slot:
-    """Memory for one batch, used in turns: page-locked on the host, and on the device, copied on its own stream.
-
-    The event `sent` says that the host's memory may be filled again, `taken` that the device's may be.
-    """
-
-    def __init__(self, shape: tuple[int, ...], device: torch.device, stream: "torch.cuda.Stream | None") -> None:
-        self.device, self.stream, self.count = device, stream, 0
-        self.host = (
-            torch.empty(shape, dtype=torch.uint8, pin_memory=stream is not None),
-            torch.empty(shape[0], NUMBERS + 1, dtype=torch.int64, pin_memory=stream is not None),
-        )
-        self.rows = self.host[0].flatten(1).numpy()
-        self.on_device = self.host
-        if stream:
-            self.on_device = tuple(torch.empty_like(t, device=device) for t in self.host)  # type: ignore[assignment]
-            self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
-            self.release()
-
-    def fill(self, numbers: Tensor, sequence: Tensor) -> None:
-        """Store the batch's numbers; picture sequence[i] of the batch will be row i of this memory."""
-        if self.stream:
-            self.sent.synchronize()
-        self.count = len(numbers)
-        self.host[1][: self.count, :-1] = numbers
-        self.host[1][: self.count, -1] = sequence.argsort()
-
-    def send(self) -> None:
-        if self.stream:
-            with torch.cuda.stream(self.stream):
-                self.stream.wait_event(self.taken)
-                for source, copy in zip(self.host, self.on_device, strict=True):
-                    copy[: self.count].copy_(source[: self.count], non_blocking=True)
-                self.sent.record(self.stream)
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Pictures in the order of the files, and numbers in the batch's order, the last of them the picture's row."""
-        if self.stream:
-            torch.cuda.current_stream(self.device).wait_event(self.sent)
-        return self.on_device[0][: self.count], self.on_device[1][: self.count]
-
-    def release(self) -> None:
-        if self.stream:
-            self.taken.record(torch.cuda.current_stream(self.device))
-
-
-def _open_index(folder: Path) -> Index:
-    if (folder / INDEX).is_file():
-        return Index.read(folder / INDEX)
-    if (folder / UNFINISHED).is_file() or any(folder.glob("images-*.npy*")):
-        raise ValueError(f"packing into {folder} was interrupted: run `opencrate pack` again to complete it")
-    raise ValueError(f"{folder} contains no packed pictures: write them with `opencrate pack`")
-
-
-def _open_shard(folder: Path, shard: Shard, index: Index) -> np.ndarray:
-    """A shard's pictures (n, bytes), mapped into memory."""
-    if damage := damage_of(folder, shard):
-        raise ValueError(f"{damage}: run `opencrate pack` again to repair it")
-    with (folder / shard.file).open("rb") as file:
-        shape, dtype = _read_header(file)
-        if shape != (shard.count, index.side, index.side, index.channels) or dtype != np.uint8:
-            raise ValueError(f"{file.name} contains {dtype} of {shape}, which does not agree with {INDEX}")
-        content = torch.from_file(file.name, shared=False, size=shard.size, dtype=torch.uint8)
-        return content[file.tell() :].view(shard.count, -1).numpy()
-
-
-def _read_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    try:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    except ValueError as error:
-        raise ValueError(f"{file.name} is damaged: {' '.join(str(error).split())}") from error
-    return shape, dtype
-
-
-def _read_targets(folder: Path, index: Index) -> Tensor:
-    try:
-        targets = np.load(folder / TARGETS)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{folder / TARGETS} is missing or damaged: pack the pictures again") from error
-    if targets.shape != (index.count,) or targets.dtype != np.int64:
-        raise ValueError(f"{folder / TARGETS} has {len(targets)} classes for {index.count} pictures")
-    return torch.from_numpy(targets)
+            part, pixels = slice(ends[shard], ends[shard + 1]), pictures.shards[shard]
+            inner = sorted_samples[part] - pictures.first[shard]
+            if inner[-1] >= len(pixels):  # checked here, because `take` would copy everything twice to check it
+                file = pictures.index.shards[shard].file
+                raise IndexError(f"picture {inner[-1]} is out of range: {file} has {len(pixels)}")
+            np.take(pixels, inner, axis=0, out=rows[part], mode="clip")
+        if self.stream is None:
+            return images, numbers, None
+        with torch.cuda.stream(self.stream):
+            images, numbers = (t.to(self.device, non_blocking=True) for t in (images, numbers.pin_memory()))
+            return images, numbers, self.stream.record_event()

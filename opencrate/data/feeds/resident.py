@@ -10,7 +10,7 @@ from torch import Tensor
 from ..augment.crops import erased_boxes
 from ..augment.randaugment import augment_images
 from ..augment.transforms import evaluation_transform, randaugment, whole_transform
-from ..datasets.decoding import DecodeFailures, with_channels
+from ..datasets.decoding import with_channels
 from ..datasets.pictures import Arrays, Pictures
 from ..settings import Augmentation, Dataset
 from .feed import Batches, Feed, Split, generator, order
@@ -36,61 +36,52 @@ class Resident(Feed):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.classes, self.seed, self.size = pictures.classes, seed, data.size
+        super().__init__(pictures, data, seed, device)
+        self.size = data.size
         self.flip, self.erase = (augment.flip, augment.erase) if augmented else (0.0, 0.0)
         self.padding = round(augment.padding * data.size) if augmented and augment.crop == "padded" else 0
-        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
         self.randaugment = randaugment(augment, data.in_chans) if augmented and augment.randaugment else None
-        images, targets = self._decode(pictures, data, augment, augmented)
-        border = self.padding
-        images = np.pad(images, ((0, 0), (0, 0), (border, border), (border, border)))
-        self.images = torch.from_numpy(images).to(device)  # (n, c, H + 2·border, W + 2·border)
-        self.targets = torch.from_numpy(targets).to(device)
-        mean, std = (torch.tensor(v, device=device).view(1, -1, 1, 1) for v in (data.mean, data.std))
-        self.scale, self.shift = 1 / (255 * std), -mean / std
+        images, decoded = self._decode(pictures, data, augment, augmented)
+        border = (self.padding, self.padding)
+        self.images = torch.from_numpy(np.pad(images, ((0, 0), (0, 0), border, border))).to(device)  # (n, c, H, W)
+        self.targets = self.targets[decoded].to(device)
+        self.scale, self.shift = 1 / (255 * self.std), -self.mean / self.std
         self.channels = torch.arange(data.in_chans, device=device).view(1, -1, 1, 1)
         self.pixels = torch.arange(data.size, device=device)
 
     def _decode(
         self, pictures: Pictures, data: Dataset, augment: Augmentation, augmented: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, list[int]]:
+        """The pictures (n, c, H, W), without a border, and the numbers of those that decode."""
         if isinstance(pictures, Arrays) and _is_prepared(pictures.images, data, augmented):
             images = pictures.images.reshape(len(pictures), data.size, data.size, data.in_chans)
-            return images.transpose(0, 3, 1, 2), pictures.targets.astype(np.int64)
+            return images.transpose(0, 3, 1, 2), list(range(len(pictures)))
         transform = (whole_transform if augmented else evaluation_transform)(data, augment.interpolation)
-        images = np.empty((len(pictures), data.in_chans, data.size, data.size), np.uint8)
-        targets = np.empty(len(pictures), np.int64)
-        kept = 0
+        images, decoded = np.empty((len(pictures), data.in_chans, data.size, data.size), np.uint8), list[int]()
         for i in range(len(pictures)):
             try:
-                images[kept] = transform(with_channels(pictures.picture(i), data.in_chans)).numpy()
+                images[len(decoded)] = transform(with_channels(pictures.picture(i), data.in_chans)).numpy()
             except (OSError, ValueError) as error:
                 self.decode_failures.add(pictures.name(i), str(error))
-                continue
-            targets[kept] = pictures.target(i)
-            kept += 1
-        if kept == 0:
-            raise ValueError(f"none of {len(pictures)} pictures decodes")
-        return images[:kept], targets[:kept]
-
-    def __len__(self) -> int:
-        return len(self.images)
+            else:
+                decoded.append(i)
+        return images[: len(decoded)], decoded
 
     def train(self, epoch: int, start: int, split: Split) -> Batches:
-        device, draw, images = self.images.device, generator(self.seed, epoch, 1), self._augmented(epoch)
-        samples = order(len(self), self.seed, epoch).to(device)
-        shifts = torch.randint(2 * self.padding + 1, (len(self), 2), generator=draw).to(device)
-        flips = (torch.rand(len(self), generator=draw) < self.flip).to(device)
-        boxes = self._erased(draw).to(device) if self.erase else None
+        draw, images = generator(self.seed, epoch, 1), self._augmented(epoch)
+        samples = order(len(self), self.seed, epoch).to(self.device)
+        shifts = torch.randint(2 * self.padding + 1, (len(self), 2), generator=draw).to(self.device)
+        flips = (torch.rand(len(self), generator=draw) < self.flip).to(self.device)
+        boxes = self._erased(draw).to(self.device) if self.erase else None
         for step in range(start, self.steps(split.batch)):
-            positions = torch.arange(step * split.batch, (step + 1) * split.batch, device=device)
+            positions = torch.arange(step * split.batch, (step + 1) * split.batch, device=self.device)
             for mine in split.micro_batches(positions):
                 chosen = samples[mine]
                 batch = self.crop(images, chosen, shifts[mine], flips[mine])
                 yield batch if boxes is None else self.blank(batch, boxes[mine]), self.targets[chosen]
 
     def read(self, numbers: Tensor, batch: int) -> Batches:
-        for chosen in numbers.to(self.images.device).split(batch):
+        for chosen in numbers.to(self.device).split(batch):
             if len(chosen):  # with more processes than pictures some have none
                 yield self.normalise(self.images[chosen]), self.targets[chosen]
 
