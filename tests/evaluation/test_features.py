@@ -178,5 +178,6 @@ def test_real_labels_of_another_number_of_pictures():
 @pytest.mark.parametrize(("field", "least"), [("knn", 0), ("samples", 1), ("batch", 1), ("workers", 0)])
 def test_what_is_asked_for_is_checked(field, least):
     Measuring(Dataset(), **{field: least})
-    with pytest.raises(ValueError, match=f"^{field} must be at least {least}, got {least - 1}$"):
+    bound = "must not be negative" if least == 0 else "must be at least 1"
+    with pytest.raises(ValueError, match=f"^{field} {bound}, got {least - 1}$"):
         Measuring(Dataset(), **{field: least - 1})
