@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .data import Augmentation, Dataset, Feed, open_feed
+from .data import Augmentation, Dataset, PictureFeed, open_feed
 from .data.datasets.pictures import Files
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
@@ -41,7 +41,7 @@ class Source:
     """A set of pictures from which samples are read."""
 
     name: str
-    feed: Feed = field(repr=False)
+    feed: PictureFeed = field(repr=False)
     data: Dataset
     labelled: bool = True
 
@@ -149,7 +149,7 @@ def require_comparable(name: str, other: Any, model: Any) -> Any:
     return other
 
 
-def _still(data: Dataset, training: bool, device: str) -> Feed:
+def _still(data: Dataset, training: bool, device: str) -> PictureFeed:
     """A split, where an error names the options of the tools instead of those of a recipe."""
     try:
         return open_feed(data, None, training, device=device)

@@ -25,7 +25,7 @@ def test_describe(tmp_path, capsys):
         "patch": "4 x 4 (assumed)",
         "classes": "5",
         "pooling": "token (assumed)",
-        "compression": "mssa (bias=True, basis=free, causal=False)",
+        "compression": "mssa (bias=True, causal=False, basis=free)",
         "sparsification": "ista (eta=0.1, lam=0.1)",
         "parameters": f"{sum(weight.numel() for weight in authors_state().values()):,}",
         "from": "the authors' layout, arch CRATE_tiny, epoch 150, best_acc1 66.7",

@@ -6,7 +6,7 @@ from ..lazy import lazy_names
 from .settings import Augmentation, Dataset
 
 if TYPE_CHECKING:
-    from .feeds.feed import Batch, Feed, Split
+    from .feeds.feed import Batch, Feed, PictureFeed, Split
     from .opening import open_feed, open_feeds, pack_splits
 
 __getattr__ = lazy_names(
@@ -14,6 +14,7 @@ __getattr__ = lazy_names(
     {
         "Batch": "feeds.feed",
         "Feed": "feeds.feed",
+        "PictureFeed": "feeds.feed",
         "Split": "feeds.feed",
         "open_feed": "opening",
         "open_feeds": "opening",

@@ -9,7 +9,7 @@ from .datasets import digits
 from .datasets.packing import Index, PackedPictures, pack
 from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, Torchvision, read_idx
 from .datasets.tars import Tars
-from .feeds.feed import Feed
+from .feeds.feed import PictureFeed
 from .feeds.loading import Loaded
 from .feeds.packed import Packed
 from .feeds.resident import Resident, fits
@@ -70,7 +70,7 @@ def open_feed(
     device: torch.device | str = "cpu",
     workers: int = 0,
     compiled: bool = False,
-) -> Feed:
+) -> PictureFeed:
     """The split that the settings name: on the device if it is small, else loaded by `workers` processes.
 
     Training pictures are augmented; without `augment` they are as evaluation sees them, the centre of each.
@@ -93,7 +93,7 @@ def open_feeds(
     device: torch.device | str = "cpu",
     workers: int = 0,
     compiled: bool = False,
-) -> tuple[Feed, Feed]:
+) -> tuple[PictureFeed, PictureFeed]:
     """The training and the validation split, of the same classes."""
     training, validation = (
         open_feed(data, augment, flag, seed, device, workers, compiled=compiled) for flag in (True, False)

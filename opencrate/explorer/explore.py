@@ -8,11 +8,11 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.resources import files
 from typing import Any
 
 import torch
 
+from .. import shipped
 from ..run_folder import run_of
 from ..settings import Exploring
 from ..study import open_study
@@ -38,11 +38,11 @@ def explore(source: str, settings: Exploring) -> None:
 
 
 def open_subject(source: str, settings: Exploring) -> Subject:
-    """The network and its pictures; scikit-learn's two photos where no pictures are known."""
+    """The network and its pictures; the photos that come with the package where no others are known."""
     given: Any = settings
     if run_of(source) is None and not settings.named_pictures():
-        given = replace(settings, images=str(files("sklearn.datasets.images")))
-        log.warning("no pictures are known for %s, so two photos are used; pass --images FOLDER for others", source)
+        given = replace(settings, images=str(shipped.PHOTOS))
+        log.warning("no pictures are known for %s, so opencrate's photos are used; pass --images for others", source)
     study = open_study(source, given, torch.device("cpu"))
     return Subject(study, settings.against, settings.in_python())
 

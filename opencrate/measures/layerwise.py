@@ -4,6 +4,9 @@ The non-zero fraction is that of the sparse code; for ISTA, whose code is the to
 compression without subspaces is not a number.
 """
 
+import csv
+import io
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -94,6 +97,16 @@ class LayerTable:
     def from_dict(cls, values: dict[str, Any]) -> "LayerTable":
         """The table that `to_dict` gave."""
         return cls(Definition(**values["definition"]), values["samples"], tuple(values["rows"]))
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    def to_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["definition", *self.rows[0]])
+        writer.writeheader()
+        writer.writerows({"definition": self.definition.name, **row} for row in self.rows)
+        return text.getvalue()
 
 
 def layerwise(

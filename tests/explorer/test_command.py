@@ -49,9 +49,9 @@ def explored(arguments: list[str], folder: Path) -> tuple[str, str, int]:
             process.kill()  # or leaving it would wait, whatever went wrong
 
 
-def test_a_checkpoint_without_pictures_gets_two_photos(checkpoint, tmp_path):
+def test_a_checkpoint_without_pictures_gets_the_photos_of_the_package(checkpoint, tmp_path):
     said, page, code = explored([checkpoint], tmp_path)
-    assert "so two photos are used; pass --images FOLDER for others" in said
+    assert "so opencrate's photos are used; pass --images for others" in said
     assert "Inside a CRATE" in page
     assert code == 130
     assert list(tmp_path.iterdir()) == []  # it leaves nothing behind

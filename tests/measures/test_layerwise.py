@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 import math
 import re
@@ -168,7 +170,7 @@ def test_tables_carry_their_definition():
     table = layerwise(small(), IMAGES.float(), "official")
     assert str(table).splitlines()[0] == "definition official, 7 samples"
     assert all(re.fullmatch(r" +\d +[\d.]+ ± [\d.]+ +\d\.\d+ ± \d\.\d+", line) for line in str(table).splitlines()[2:])
-    loaded = json.loads(json.dumps(table.to_dict()))
+    loaded = json.loads(table.to_json())
     assert loaded["definition"] == {
         "name": "official",
         "site": "Z",
@@ -179,6 +181,9 @@ def test_tables_carry_their_definition():
         "scaling": "p",
     }
     assert LayerTable.from_dict(loaded) == table
+    rows = list(csv.DictReader(io.StringIO(table.to_csv())))
+    assert [float(row["Rc"]) for row in rows] == [row["Rc"] for row in table.rows]
+    assert {row["definition"] for row in rows} == {"official"}
 
 
 def test_an_untrained_network_of_the_papers_size():

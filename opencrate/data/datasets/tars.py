@@ -9,6 +9,7 @@ import logging
 import re
 import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -87,7 +88,7 @@ def _open_shard(address: str) -> tuple[Path, Index]:
     try:
         with np.load(cache) as arrays:
             return file, Index(**arrays)
-    except (OSError, ValueError, TypeError, EOFError):  # none is kept, or it is damaged
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # none is kept, or it is damaged
         pass
     try:
         index = _read_index(file, address)

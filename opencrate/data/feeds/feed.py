@@ -58,15 +58,11 @@ class Split:
 class Feed(ABC):
     """One split of a dataset, ready for the loop."""
 
-    def __init__(self, pictures: Pictures, data: Dataset, seed: int, device: torch.device | str) -> None:
-        self.classes = pictures.classes
-        self.targets = torch.from_numpy(pictures.targets.astype(np.int64))  # the class of every picture (n,)
-        self.seed, self.device = seed, torch.device(device)
-        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
-        self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std))
+    classes: tuple[str, ...] = ()
+    targets: Tensor  # the class of every sample (n,)
 
     def __len__(self) -> int:
-        """Pictures in an epoch."""
+        """Samples in an epoch."""
         return len(self.targets)
 
     @abstractmethod
@@ -75,10 +71,10 @@ class Feed(ABC):
 
     @abstractmethod
     def read(self, numbers: Tensor, batch: int) -> Batches:
-        """The pictures with these numbers, in this order, without augmentation if the feed was opened without."""
+        """The samples with these numbers, in this order, without augmentation if the feed was opened without."""
 
     def evaluate(self, batch: int, rank: int = 0, world: int = 1) -> Batches:
-        """Every picture once, this process's share of them."""
+        """Every sample once, this process's share of them."""
         return self.read(torch.arange(len(self))[rank::world], batch)
 
     def sample(self, count: int, batch: int) -> Batches:
@@ -94,6 +90,16 @@ class Feed(ABC):
     def steps(self, batch: int) -> int:
         """Complete global batches in an epoch."""
         return len(self) // batch
+
+
+class PictureFeed(Feed):
+    """What every feed of pictures has."""
+
+    def __init__(self, pictures: Pictures, data: Dataset, seed: int, device: torch.device | str) -> None:
+        self.classes, self.targets = pictures.classes, torch.from_numpy(pictures.targets.astype(np.int64))
+        self.seed, self.device = seed, torch.device(device)
+        self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
+        self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std))
 
 
 def spread(targets: Tensor, count: int) -> Tensor:

@@ -19,7 +19,7 @@ from ..augment.transforms import Transform, evaluation_transform, training_trans
 from ..datasets.decoding import with_channels
 from ..datasets.pictures import Pictures
 from ..settings import Augmentation, Dataset
-from .feed import Batches, Feed, Split, order
+from .feed import Batches, PictureFeed, Split, order
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,7 +27,7 @@ Numbers = tuple[list[int], int]  # of the pictures of a batch; the epoch, where 
 Failures = list[tuple[str, str]]  # names and errors of pictures that did not decode
 
 
-class Loaded(Feed):
+class Loaded(PictureFeed):
     """A split behind worker processes."""
 
     def __init__(

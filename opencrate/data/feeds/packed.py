@@ -14,13 +14,13 @@ from torch import Tensor
 from ..augment.crops import centre_weights, crop_and_resize, crop_boxes, product_dtype, resample, shifted_weights
 from ..datasets.packing import PackedPictures, ahead
 from ..settings import Augmentation, Dataset
-from .feed import Batch, Batches, Feed, Split, generator, order
+from .feed import Batch, Batches, PictureFeed, Split, generator, order
 
 AHEAD = 4  # batches that are read ahead, each by its own thread
 CROPS = 1  # keeps the random numbers of crops apart from other draws of the same step
 
 
-class Packed(Feed):
+class Packed(PictureFeed):
     """A packed split. The random numbers of a global batch are drawn together, from seed, epoch and step."""
 
     def __init__(

@@ -13,7 +13,7 @@ from ..augment.transforms import evaluation_transform, randaugment, whole_transf
 from ..datasets.decoding import with_channels
 from ..datasets.pictures import Arrays, Pictures
 from ..settings import Augmentation, Dataset
-from .feed import Batches, Feed, Split, generator, order
+from .feed import Batches, PictureFeed, Split, generator, order
 
 LIMIT = 2**31  # bytes of uint8 pictures that may live on the device
 
@@ -24,7 +24,7 @@ def fits(pictures: Pictures, data: Dataset, augment: Augmentation, augmented: bo
     return by_batches and len(pictures) * data.in_chans * data.size**2 <= LIMIT
 
 
-class Resident(Feed):
+class Resident(PictureFeed):
     """A split in the device's memory."""
 
     def __init__(
