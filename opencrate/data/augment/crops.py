@@ -81,8 +81,17 @@ def resample_weights(
     factor = extent / size
     centres = (torch.arange(size, device=start.device).view(-1, 1) + 0.5) * factor  # (b, size, 1)
     weights = _kernel((pixels + 0.5 - centres) / factor.clamp(min=1), interpolation)
-    weights = weights.masked_fill_((pixels < 0) | (pixels >= extent), 0)
-    return (weights / weights.sum(-1, keepdim=True)).to(dtype)
+    return _normalised(weights.masked_fill_((pixels < 0) | (pixels >= extent), 0)).to(dtype)
+
+
+@torch.compiler.disable
+def _normalised(weights: Tensor) -> Tensor:
+    """Scaled to sum to 1, and never compiled.
+
+    torch 2.11's compiler, with triton 3.6, makes one kernel of this and of what comes before it, which on an H200 gets
+    some entries wrong, others in every call (docs/LOG.md).
+    """
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _kernel(x: Tensor, interpolation: Interpolation) -> Tensor:
