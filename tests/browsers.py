@@ -15,8 +15,9 @@ QUIET += ["--disable-component-update", "--no-first-run"]
 
 @contextmanager
 def chromium() -> Iterator:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=20_000)  # milliseconds: all cores may be busy with other tests
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield browser
