@@ -6,7 +6,8 @@ class token and with which scaling; every table carries its name. Three are buil
 
     paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
     official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
-    unit       `paper`'s tokens, every projection U_kᵀ z at unit norm: what a layer gains by shrinking does not count
+    unit       R^c(Z^{l+1/2}; U_[K]^l) with every projection U_kᵀ z at unit norm, ε = 0.1: what a layer gains by
+               shrinking its tokens does not count
 
 The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them. This module is light, for recipes and help texts.
 """
