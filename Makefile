@@ -41,7 +41,7 @@ test: $(READY)  ## all tests but those that need a GPU or long
 	$(PYTEST) -n auto -m 'unhooked and not gpu and not slow'
 	TRITON_INTERPRET=1 $(PYTEST) -n auto -m interpreted tests/operators
 
-test-slow: $(READY)  ## the tests that take more than 20 s each
+test-slow: $(READY)  ## the tests that take more than 20 s each, and further cases of long tests
 	$(PYTEST) -m slow
 
 test-gpu: $(READY)  ## the tests that need a CUDA device

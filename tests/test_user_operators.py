@@ -29,6 +29,9 @@ IMAGES = torch.randn(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
 STEPS, KILLED_AT = 27, 14
 
 every_operator = pytest.mark.parametrize("name", OPERATORS)
+one_operator = pytest.mark.parametrize(  # of a test of many seconds; the others by `make test-slow`
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "dictionary")) for name in OPERATORS]
+)
 
 
 def training(name: str, out: str) -> list[str]:
@@ -127,7 +130,7 @@ def test_attention_only_is_the_packages_own_none(folder, run, name):
     assert "imports" not in json.loads((run / "model" / "config.json").read_text())
 
 
-@every_operator
+@one_operator
 def test_two_processes_train_it(folder, run, name):
     """As the installed command does it, which does not look in the current folder by itself (-P)."""
     words = [sys.executable, "-P", "-m", "opencrate", *training(name, f"{name}-two"), "--processes", "2"]
@@ -157,7 +160,7 @@ def test_audit(folder, run, name):
         assert ("the operator states no aim" in line) == (name in ("attention_only", "tssa"))
 
 
-@every_operator
+@one_operator
 def test_analyze(folder, run, name):
     code, printed = command(folder, ["analyze", name, "--samples", "16", "--device", "cpu"])
     assert code == 0, printed

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unhooked
 # Inductor needs a C++ compiler; in float64 torch 2.11's cannot differentiate its own fused attention on the CPU.
 BACKENDS = [("aot_eager", torch.float64, 1e-10)]
 if shutil.which("g++") or shutil.which("clang++"):
-    BACKENDS.append(("inductor", torch.float32, 1e-4))
+    BACKENDS.append(pytest.param("inductor", torch.float32, 1e-4, marks=pytest.mark.slow))
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,7 @@ def test_a_job_is_the_same_behind_its_json(scale):
     assert Job.from_json(job.to_json()) == job
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_reported_and_does_not_stop_the_others(tmp_path):
     scratch, tuned, other = plan(SCRATCH, TUNED, OTHER).runs
     results, said = carry_out(Plan("smoke", (broken(scratch), tuned, other), 4, 2), tmp_path / "out")
@@ -141,8 +142,9 @@ def test_a_killed_process_is_one_failed_run(tmp_path, runs_per_process):
     assert len(json.loads((tmp_path / "out" / "runs" / LONG / "run.json").read_text())) == 2  # it was started twice
 
 
+@pytest.mark.slow
 @needs_proc
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_plan_goes_on(tmp_path, number):
     """Its processes end with it, and finished runs stay finished."""
     command = [sys.executable, "-m", "reproduction", "--out", str(tmp_path / "out")]

@@ -11,6 +11,7 @@ from reproduction.plan import PARTS
 from reproduction.scales import plan_for
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_everything_runs_on_digits(tmp_path):
     command = [sys.executable, "-m", "reproduction", "--scale", "smoke", "--out", str(tmp_path)]

@@ -44,6 +44,7 @@ def test_processes_are_started_by_torchrun(untouched):
     assert printed.count("top-1 on validation") == 1, "one process sums the run up"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_workers_are_started_again_and_leave_no_trace(tmp_path, recipe, untouched):
     folder = to_the_end(tmp_path, recipe, TORCHRUN, [], kills=((1, 2 * STEPS), (0, 5 * STEPS)))
