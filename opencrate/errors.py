@@ -1,7 +1,8 @@
-"""Checks that everybody uses, and the ends of the sentences that they raise."""
+"""Checks that everybody uses, and the parts of the sentences that they raise."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 
 def require_positive(name: str, value: int | float) -> None:
@@ -31,3 +32,27 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+
+
+def shown(value: Any, limit: int = 60) -> str:
+    """A value from a file as part of a sentence: its `repr`, without control characters and not at length."""
+    return one_line(repr(value), limit)
+
+
+def one_line(text: str, limit: int = 160) -> str:
+    """Text from a file or another library on one line: control characters escaped, its middle left out if long."""
+    line = printable(" ".join(_ends(text, 4 * limit).split()))
+    return _ends(line, limit)
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, but for line breaks: escape codes never reach a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def _ends(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[: limit // 2]}…{text[len(text) - (limit - limit // 2 - 1) :]}"

@@ -1,4 +1,8 @@
-"""The one atomic writer and the one JSON writer: a file is complete under its name, or it is not there."""
+"""The one atomic writer, the one JSON writer, and the limits of what is read.
+
+A file is complete under its name, or it is not there. What is read may come from a stranger: it is bounded in size,
+depth and number of values before it is used, and whatever is wrong with it is one sentence, a ValueError.
+"""
 
 import json
 import os
@@ -8,7 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import yaml
 from pydantic_core import to_jsonable_python
+
+from .errors import one_line
+
+TEXT_BYTES = 64 << 20  # of a text, JSON or YAML file
+YAML_BYTES = 1 << 20  # PyYAML reads about 100 kB a second
+DEPTH = 64  # of lists and mappings in one another
+VALUES = 2_000_000  # in one file, anchors of YAML written out
 
 
 @contextmanager
@@ -63,6 +75,87 @@ def write_json(file: Path, values: Any, indent: int | None = 2) -> None:
 def json_text(values: Any, indent: int | None = None) -> str:
     """JSON of plain values; numbers that it does not have (NaN, infinity) become null, and paths become strings."""
     return json.dumps(to_jsonable_python(values, inf_nan_mode="null"), indent=indent)
+
+
+def read_bytes(file: Path, limit: int = TEXT_BYTES) -> bytes:
+    """The content of a file that is not larger than `limit`."""
+    with file.open("rb") as open_file:
+        content = open_file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"{file} is larger than {limit >> 20} MiB")
+    return content
+
+
+def read_json(file: Path) -> Any:
+    return parse_json(read_bytes(file), str(file))
+
+
+def parse_json(text: str | bytes, name: str) -> Any:
+    """The value of a JSON text; `name` is what an error calls it."""
+    try:
+        value = json.loads(text)
+        _require_bounded(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not JSON that can be read: {one_line(str(error))}") from error
+    return value
+
+
+def read_yaml(file: Path) -> Any:
+    return parse_yaml(read_bytes(file, YAML_BYTES), str(file))
+
+
+def parse_yaml(text: str | bytes, name: str) -> Any:
+    """The value of a YAML text of plain values; anchors are read as long as what they write out stays small."""
+    try:
+        if len(text) > YAML_BYTES:
+            raise ValueError(f"it is larger than {YAML_BYTES >> 20} MiB")
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _require_bounded_node(node, {})
+            return loader.construct_document(node)
+        finally:
+            loader.dispose()
+    # PyYAML raises what its constructors do: KeyError for `!!bool x`, AttributeError for `!!timestamp x`, …
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{name} is not YAML that can be read: {one_line(str(error))}") from error
+
+
+def _require_bounded(value: Any) -> None:
+    level, count = [value], 0
+    for _ in range(DEPTH + 1):
+        parts = [part for part in level if isinstance(part, dict | list)]
+        level = [inner for part in parts for inner in (part.values() if isinstance(part, dict) else part)]
+        count += len(level)
+        if count > VALUES:
+            raise ValueError(f"it holds more than {VALUES:,} values")
+        if not level:
+            return
+    raise ValueError(f"it is more than {DEPTH} levels deep")
+
+
+def _require_bounded_node(node: yaml.Node, sizes: dict[int, int | None], depth: int = 0) -> int:
+    """The number of nodes below this one, with anchors written out; `sizes` remembers it, None while it is counted."""
+    if depth > DEPTH:
+        raise ValueError(f"it is more than {DEPTH} levels deep")
+    if id(node) in sizes:
+        size = sizes[id(node)]
+        if size is None:
+            raise ValueError("it contains itself")
+        return size
+    sizes[id(node)] = None
+    children = (
+        [child for pair in node.value for child in pair]
+        if isinstance(node, yaml.MappingNode)
+        else (node.value if isinstance(node, yaml.SequenceNode) else [])
+    )
+    size = 1 + sum(_require_bounded_node(child, sizes, depth + 1) for child in children)
+    if size > VALUES // 100:
+        raise ValueError(f"it holds more than {VALUES // 100:,} values")
+    sizes[id(node)] = size
+    return size
 
 
 def _fsync_folder(folder: Path) -> None:
