@@ -92,8 +92,9 @@ def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, argu
 
     prog = f"opencrate {usage.replace('RECIPE', name)}"
     job = tyro.cli(Job, args=arguments, default=Job(recipe, Options(**options)), prog=prog)
-    if job.options.processes > 1 and not training.under_torchrun():
-        training.launch([usage.split()[0], name, *arguments], job.options.processes)
+    if job.options.processes > 1 and not training.is_worker():
+        training.require_room(job.options.processes, job.options.device)
+        training.launch(main, [usage.split()[0], name, *arguments], job.options.processes, _print_note)
     result = training.train(job.recipe, job.options)
     if training.is_main():
         print(training.summary(result))
@@ -236,17 +237,17 @@ READ_WORDS = ("train", "finetune", "eval")  # their options depend on their firs
 MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m reproduction"}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Entry point of `opencrate`."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+def main(arguments: list[str] | None = None, tell: Callable[[str], None] | None = None) -> None:
+    """Entry point of `opencrate`. `tell` gets the sentence of a mistake, by default on stderr."""
+    arguments, tell = sys.argv[1:] if arguments is None else arguments, tell or _print_note
     logging.basicConfig(format="opencrate: %(message)s", level=logging.WARNING)
     try:
         _run(arguments)
     except (ValueError, OSError) as error:
-        _print_note(str(error))
+        tell(str(error))
         sys.exit(2)
     except KeyboardInterrupt as stopped:
-        _print_note(str(stopped) or "stopped")
+        tell(str(stopped) or "stopped")
         sys.exit(getattr(stopped, "code", 130))
 
 

@@ -1,8 +1,11 @@
 """The processes of a run: rank, device, collective operations, DDP and FSDP. The network knows nothing of them."""
 
 import gc
+import multiprocessing
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+ORPHAN_SECONDS = 3.0  # that a process has left when the one that started it is gone
 THREAD_EXIT_SECONDS = 0.1  # to free a tensor takes microseconds, once Python's lock is free
 
 
@@ -80,14 +84,44 @@ def joined(device: str = "auto") -> Iterator[World]:
     if size == 1:
         yield World(0, 1, chosen)
         return
+    stop_watching = _end_with_parent()
     backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(minutes=10))
     try:
         yield World(rank, size, chosen)
     finally:
+        stop_watching()
         dist.destroy_process_group()
         gc.collect()  # the wrapped network is a reference cycle that holds the group, too
         time.sleep(THREAD_EXIT_SECONDS)
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """End this process soon after the one that started it, also if that one was killed; returns how to stop watching.
+
+    It gets SIGTERM, so that it may end with a checkpoint, and little time for that.
+    """
+    parent, done = os.getppid(), threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            if done.wait(0.3):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(ORPHAN_SECONDS)
+        for child in multiprocessing.active_children():
+            child.kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+
+    def stop() -> None:
+        done.set()
+        if os.getppid() == parent:
+            watcher.join()
+
+    return stop
 
 
 def device_named(name: str, local_rank: int = 0) -> torch.device:

@@ -4,6 +4,7 @@ A file is complete under its name, or it is not there. What is read may come fro
 depth and number of values before it is used, and whatever is wrong with it is one sentence, a ValueError.
 """
 
+import errno
 import json
 import os
 import tempfile
@@ -33,8 +34,10 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
             open_file.flush()
             os.fsync(open_file.fileno())
         scratch.replace(file)
-    except BaseException:
+    except BaseException as error:
         scratch.unlink(missing_ok=True)
+        if is_disk_full(error):
+            raise OSError(f"{file} could not be written: the disk is full") from error
         raise
     _fsync_folder(file.parent)
 
@@ -61,6 +64,21 @@ def replacing_folder(folder: Path, last: str) -> Iterator[Path]:
             for path in sorted(content.iterdir(), key=lambda path: path.name == last):
                 path.replace(folder / path.name)
     _fsync_folder(beside)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether the disk was full; torch and safetensors hide that behind errors of their own."""
+    while error is not None:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if full or f"os error {errno.ENOSPC}" in str(error) or str(error).endswith("the disk is full"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def reason_not_written(error: Exception) -> str:
+    """Why a file could not be written, for the end of a sentence."""
+    return "the disk is full" if is_disk_full(error) else one_line(str(error))
 
 
 def write_atomically(file: Path, text: str) -> None:

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 import filelock
 
+from .errors import one_line
+from .files import read_json
+
 NETWORK_FOLDERS = ("model", "best")  # the final network, and the best so far; the first that exists is the run's
 _DIGITS = {"step": 8, "epoch": 4}
 
@@ -61,9 +64,14 @@ class RunFolder:
         return starts[-1].get("options", {}) if starts else {}
 
     def recorded(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The lines of one kind in metrics.jsonl, without a last one that a kill has cut off."""
-        lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True) if self.metrics.is_file() else []
-        return (line for text in lines if text.endswith("\n") and (line := json.loads(text)).get("kind") == kind)
+        """The lines of one kind in metrics.jsonl, without those that are damaged."""
+        return (line for line in self.lines()[0] if line["kind"] == kind)
+
+    def lines(self) -> tuple[list[dict[str, Any]], int]:
+        """The lines of metrics.jsonl, and how many are damaged; a last one that a kill has cut off is not counted."""
+        texts = self.metrics.read_bytes().split(b"\n")[:-1] if self.metrics.is_file() else []
+        lines = list(filter(None, map(_line, texts)))
+        return lines, len(texts) - len(lines)
 
 
 def run_of(checkpoint: str | Path) -> RunFolder | None:
@@ -84,12 +92,26 @@ def numbered(folder: Path, kind: Literal["step", "epoch"]) -> dict[int, Path]:
     return dict(sorted((int(match[1]), file) for file, match in matches.items() if match))
 
 
+def _line(text: bytes) -> dict[str, Any] | None:
+    """A line of metrics.jsonl, or None if it is damaged."""
+    try:
+        line = json.loads(text)
+        return line if isinstance(line["kind"], str) and isinstance(line["step"], int) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def damaged(file: Path, why: str) -> ValueError:
+    """The error for a file of a run that is written anew when it is not there."""
+    return ValueError(f"{file} is damaged ({why}): delete it, and the same command goes on")
+
+
 def _read_json(file: Path, kind: type) -> Any:
     """The content of a file that a run wrote for others and does not need itself."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
     except ValueError as error:
-        raise ValueError(f"{file} is damaged ({error}): delete it, and the same command goes on") from error
+        raise damaged(file, one_line(str(error.__cause__))) from error
     if not isinstance(content, kind):
-        raise ValueError(f"{file} is damaged (it is no {kind.__name__}): delete it, and the same command goes on")
+        raise damaged(file, f"it is no {kind.__name__}")
     return content

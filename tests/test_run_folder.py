@@ -178,7 +178,7 @@ def test_one_sentence_for_damaged_files(begun, content, reason):
 def test_a_damaged_recipe_is_named(begun):
     begun.result.write_text("{}")
     begun.recipe.write_text("name: [")
-    with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: "):
+    with pytest.raises(ValueError, match=r"recipe\.yaml is damaged \(.*\): delete it, and the same command goes on"):
         begin(begun, RECIPE, {}, resume=False)
 
 

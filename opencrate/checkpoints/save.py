@@ -14,6 +14,7 @@ from ..files import replacing, replacing_folder
 from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
 from ..operators import compressions, sparsifications
+from .intact import seal
 from .key_maps import to_authors
 from .load import FILE_SUFFIXES, load, nearest_architecture, require_whole
 
@@ -34,6 +35,7 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
             model_config=operator_modules(network.config()),
             safe_serialization=True,
         )
+        seal(folder / "model.safetensors")
         # safetensors makes a file that its owner alone may read
         shutil.copymode(folder / "config.json", folder / "model.safetensors")
     return directory

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..lazy import lazy_names
-from .launch import is_main, launch, under_torchrun
+from .launch import is_main, is_worker, launch, require_room
 from .options import Options
 
 if TYPE_CHECKING:

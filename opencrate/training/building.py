@@ -12,14 +12,13 @@ from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..checkpoints import save_pretrained
+from ..checkpoints import save_pretrained, seal
 from ..errors import suggestion
-from ..files import replacing_folder
+from ..files import reason_not_written, replacing_folder
 from ..imports import import_modules
 from ..recipes import Recipe
 from ..run_recipe import load_network
 from ..tasks import Classification, Task
-from .checkpoints import reason_not_written
 
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -140,12 +139,22 @@ def compile_model(model: nn.Module, by_layer: bool = False) -> None:
 
 
 def save_network(model: Any, directory: Path) -> Path:
-    """Save in the format that `opencrate.load` and the Hub take; a baseline in timm's."""
+    """Save in the format that `opencrate.load` and the Hub take; a baseline in timm's.
+
+    What is there stays if this one cannot be written, or has weights that are not finite.
+    """
+    broken = [name for name, weight in model.state_dict().items() if not weight.isfinite().all()]
+    if broken:
+        raise ValueError(
+            f"{broken[0]} is no longer finite, so the network is not saved to {directory};"
+            " --optim.clip 1 skips steps whose gradient is not finite"
+        )
     try:
         if hasattr(model, "config"):
             return save_pretrained(model, directory)
         with replacing_folder(directory, last="config.json") as folder:
             save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
+            seal(folder / "model.safetensors")
     except (OSError, SafetensorError) as error:
         raise OSError(f"the network could not be written to {directory}: {reason_not_written(error)}") from error
     return directory

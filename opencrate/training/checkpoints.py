@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..files import replacing
+from ..files import reason_not_written, replacing
 from ..run_folder import numbered, numbered_name
 
 log = logging.getLogger("opencrate")
@@ -42,31 +42,41 @@ class Checkpoints:
                 " --optim.clip 1 skips steps whose gradient is not finite"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
-        for leftover in self.directory.glob(".*.tmp"):  # of a process that was killed while it wrote
-            leftover.unlink()
         target = self._file(step)
         try:
             with replacing(target) as file:
                 torch.save({"format": _FORMAT, **state}, file)
+            self.tidy(step, epoch)
         except (OSError, RuntimeError) as error:
             reason = f"{reason_not_written(error)}; {self.last_good()}"
             raise OSError(f"the checkpoint of step {step} could not be written: {reason}") from error
+        return target
+
+    def tidy(self, step: int, epoch: int | None = None) -> None:
+        """What follows the writing of a checkpoint, also if a kill came between: keep its epoch, delete what is old."""
         if epoch is not None:
-            self._keep_epoch(target, epoch)
+            self._keep_epoch(self._file(step), epoch)
+        for leftover in self.directory.glob(".*.tmp"):
+            leftover.unlink()
         for old in self.steps()[: -self.keep]:
             self._file(old).unlink(missing_ok=True)
-        return target
 
     def _file(self, step: int) -> Path:
         return self.directory / numbered_name("step", step)
 
     def _keep_epoch(self, target: Path, epoch: int) -> None:
         kept = self.directory / numbered_name("epoch", epoch)
-        kept.unlink(missing_ok=True)
+        if kept.exists() and kept.samefile(target):
+            return
+        scratch = kept.with_name(f".{kept.name}.tmp")
+        scratch.unlink(missing_ok=True)
         try:
-            kept.hardlink_to(target)
+            scratch.hardlink_to(target)
         except OSError:  # a file system without links
-            shutil.copyfile(target, kept)
+            with target.open("rb") as content, replacing(kept) as file:
+                shutil.copyfileobj(content, file)
+        else:
+            scratch.replace(kept)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, oldest first."""
@@ -113,14 +123,6 @@ def _is_machine_error(error: Exception) -> bool:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out; torch has a class of error for a GPU's memory, and none for the host's."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
-
-
-def reason_not_written(error: Exception) -> str:
-    """Why a file could not be written; torch hides that the disk is full behind an error of its own."""
-    cause: BaseException | None = error
-    while cause is not None and getattr(cause, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
-        cause = cause.__context__
-    return "the disk is full" if cause else " ".join(str(error).split())
 
 
 def _require_checksums(file: Path) -> None:

@@ -1,18 +1,19 @@
 """The journal of a run: metrics.jsonl for programs, TensorBoard for curves, the terminal for people."""
 
-import json
 import logging
+import os
 import time
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import json_text, write_atomically
+from ..files import json_text, reason_not_written, write_atomically
 from ..measures import LayerTable
+from ..run_folder import RunFolder
 from ..tasks import describe_metrics
 from .step import Outcome
+from .tensorboard import Curves, open_curves
 
 log = logging.getLogger("opencrate")
 
@@ -23,47 +24,61 @@ LAYERS_PER_ROW = 12  # at most
 
 
 class Journal:
-    """Writes on the main process; without a file for metrics, as on the other processes, it is silent."""
+    """Writes to the folder of a run on the main process; without one, as on the other processes, it is silent."""
 
     def __init__(
-        self, metrics: Path | None, tensorboard: Path | None, step: int = 0, console: Console | None = None
+        self, folder: RunFolder | None, tensorboard: bool = False, step: int = 0, console: Console | None = None
     ) -> None:
-        self.console = console or Console(quiet=metrics is None, highlight=False, soft_wrap=True)
+        self.console = console or Console(quiet=folder is None, highlight=False, soft_wrap=True)
         self.file = None
-        self.writer: Any = None
+        self.curves: Curves | None = None
         self.progress = Progress(disable=True)
         self.last_line = time.monotonic()
-        if metrics is not None:
-            _keep_until(metrics, step)
-            self.file = metrics.open("a", encoding="utf-8")
-        if tensorboard is not None:
-            self.writer = _tensorboard(tensorboard, step)
+        if folder is not None:
+            _keep_until(folder, step)
+            self.file = folder.metrics.open("ab", buffering=0)  # a line reaches the system at once, or it is an error
+        if folder is not None and tensorboard:
+            self.curves = open_curves(folder.tensorboard, step)
 
     def close(self) -> None:
         self.progress.stop()
         if self.file:
             self.file.close()
-        if self.writer:
-            self.writer.close()
+        if self.curves:
+            self.curves.close()
 
     def record(self, kind: str, step: int, **values: Any) -> None:
         """One line of metrics.jsonl; numbers also go to TensorBoard."""
         if self.file is None:
             return
-        self.file.write(json_text({"kind": kind, "step": step, **values}) + "\n")
-        self.file.flush()
-        if self.writer:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self.writer.add_scalar(f"{kind}/{name}", value, step)
+        line = (json_text({"kind": kind, "step": step, **values}) + "\n").encode()
+        try:
+            while line:
+                line = line[self.file.write(line) :]
+        except OSError as error:
+            raise OSError(f"{self.file.name} could not be written: {reason_not_written(error)}") from error
+        self._draw({f"{kind}/{name}": value for name, value in values.items()}, step)
+
+    def flush(self) -> None:
+        """Before a checkpoint says that these steps are done, their lines are on disk."""
+        if self.file:
+            os.fsync(self.file.fileno())
+
+    def _draw(self, values: dict[str, Any], step: int) -> None:
+        if self.curves is None:
+            return
+        try:
+            self.curves.add({name: value for name, value in values.items() if isinstance(value, int | float)}, step)
+        except OSError as error:
+            self.warn(f"the curves for TensorBoard end at step {step}: {reason_not_written(error)}")
+            self.curves.close()
+            self.curves = None
 
     def layers(self, table: LayerTable, step: int, epoch: int, seconds: float, shown: bool) -> None:
         """R^c and non-zero fraction of every layer: always recorded, and printed if `shown`."""
         self.record("layers", step, epoch=epoch, seconds=round(seconds, 4), **table.to_dict())
-        if self.writer:
-            for name in ("Rc", "nonzero"):
-                for row in table.rows:
-                    self.writer.add_scalar(f"{name}/layer_{row['layer']:02.0f}", row[name], step)
+        rows = {f"{name}/layer_{row['layer']:02.0f}": row[name] for name in ("Rc", "nonzero") for row in table.rows}
+        self._draw(rows, step)
         if shown:
             self.say(_layer_table(table))
 
@@ -116,26 +131,16 @@ def _layer_table(table: LayerTable) -> str:
     )
 
 
-def _keep_until(metrics: Path, step: int) -> None:
-    """Drop the lines after the checkpoint from which the run resumes, and a line cut short by a kill."""
-    if not metrics.is_file():
+def _keep_until(folder: RunFolder, step: int) -> None:
+    """Drop the lines after the checkpoint from which the run resumes, and what cannot be read."""
+    if not folder.metrics.is_file():
         return
-    kept = []
-    for line in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step and step > 0:
-                kept.append(line)
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_atomically(metrics, "".join(f"{line}\n" for line in kept))
-
-
-def _tensorboard(directory: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(directory), purge_step=step + 1 if step else 0)
+    lines, damaged = folder.lines()
+    if damaged:
+        log.warning(
+            "%s: %s could not be read, and left out", folder.metrics, f"{damaged} lines" if damaged > 1 else "a line"
+        )
+    write_atomically(folder.metrics, "".join(json_text(line) + "\n" for line in lines if 0 < step >= line["step"]))
 
 
 class Window:

@@ -1,5 +1,7 @@
 """The training loop: steps, epochs, evaluation, the layer table, checkpoints; and resuming after any interruption."""
 
+import logging
+import math
 import time
 from contextlib import closing
 from copy import deepcopy
@@ -11,11 +13,10 @@ import torch
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from ..checkpoints import operator_modules
+from ..checkpoints import operator_modules, require_intact
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
 from ..distributed import World, distribute
-from ..measures import LayerTable
 from ..randomness import seed_process
 from ..recipes import Recipe
 from ..run_folder import RunFolder
@@ -31,6 +32,8 @@ from .options import Options
 from .signals import StopRequest
 from .state import Progress, TrainedState, full_weights
 from .step import Outcome, Stepper
+
+log = logging.getLogger("opencrate")
 
 
 class Training:
@@ -94,14 +97,13 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Train to the end and return the result."""
         self._resume()
-        main, folder, step = self.world.main, self.folder, self.progress.step
-        tensorboard = folder.tensorboard if main and self.options.tensorboard else None
-        self.journal = Journal(folder.metrics if main else None, tensorboard, step)
+        main, step = self.world.main, self.progress.step
+        self.journal = Journal(self.folder if main else None, self.options.tensorboard, step)
         try:
             with self.stop_request.listening(announce=main):
                 self._introduce()
-                if step in (0, self.total_steps):  # the latter if a run was killed before it wrote its result
-                    self._log_layer_table(step // self.steps_per_epoch, shown=True)
+                if step == 0:
+                    self._log_layer_table(0, shown=True)
                 self.journal.begin_progress(self.total_steps, step)
                 for epoch in range(step // self.steps_per_epoch, self.recipe.schedule.epochs):
                     self._epoch(epoch)
@@ -201,10 +203,9 @@ class Training:
         if evaluated:
             self._evaluate(number)
         self._log_layer_table(number, shown=evaluated)
-        keep = options.keep_epochs and number % options.keep_epochs == 0
-        due = is_final or stop or keep or number % options.save_epochs == 0
+        due = is_final or stop or self._kept_epoch() or number % options.save_epochs == 0
         if due and (self.progress.bad_steps == 0 or stop):
-            self._save(number if keep else None)
+            self._save()
         if stop and not is_final:
             raise self.stop_request.stopped(self.progress.step)
 
@@ -214,14 +215,17 @@ class Training:
         metrics = self.task.evaluate(model, self.validation_feed, self.world, self.recipe.precision, batch)
         self.journal.record("validation", self.progress.step, epoch=epoch, **metrics)
         self.progress.last_validation = metrics | {"epoch": epoch}
-        is_best = self.task.is_better(metrics, self.progress.best)
+        is_finite = all(map(math.isfinite, metrics.values()))
+        if not is_finite:
+            self.journal.warn(f"epoch {epoch}: the validation loss is not finite, so this network is not the best one")
+        is_best = is_finite and self.task.is_better(metrics, self.progress.best)
         self.journal.say(
             f"epoch {epoch}/{self.recipe.schedule.epochs}  validation: {describe_metrics(metrics)}"
             f"{'  (best)' if is_best else ''}"
         )
         if is_best:
-            self.progress.best = self.progress.last_validation
             self._save_model(self.folder.best)
+            self.progress.best = self.progress.last_validation
 
     def _log_layer_table(self, epoch: int, shown: bool) -> None:
         """Measure every layer, if the network has layers that `trajectory` can walk."""
@@ -240,14 +244,20 @@ class Training:
         by_clock = self.world.main and minutes > 0 and time.monotonic() - self.saved_at > 60 * minutes
         return by_clock or bool(steps and (self.progress.step + 1) % steps == 0)
 
-    def _save(self, epoch: int | None = None) -> None:
+    def _kept_epoch(self) -> int | None:
+        """The epoch that ends with this step, if its checkpoint is kept for good."""
+        epoch, beyond = divmod(self.progress.step, self.steps_per_epoch)
+        keep = self.options.keep_epochs
+        return epoch if keep and epoch and not beyond and epoch % keep == 0 else None
+
+    def _save(self) -> None:
         state = self.state.gather(self.progress)
-        watched = self.layers.watched
-        state |= {"relapse": asdict(self.relapse), "watched": watched.to_dict() if watched else None}
+        state |= {"relapse": asdict(self.relapse), **self.layers.to_dict()}
         if hasattr(self.network, "config"):  # so that `opencrate.load` reads a checkpoint, too
             state["config"] = self.network.config()  # type: ignore[operator]
             state |= operator_modules(state["config"])
-        self.world.on_main(lambda: self.checkpoints.save(state, self.progress.step, epoch))
+        self.journal.flush()
+        self.world.on_main(lambda: self.checkpoints.save(state, self.progress.step, self._kept_epoch()))
         self.saved_at = time.monotonic()
 
     def _resume(self) -> None:
@@ -263,10 +273,22 @@ class Training:
             return
         small = self.state.restore(state, self.recipe.seed)
         self.progress = Progress.from_dict(small)
-        # Older checkpoints do not have these.
-        self.relapse = replace(self.relapse, **(small.get("relapse") or {}))
-        if watched := small.get("watched"):
-            self.layers.watched = LayerTable.from_dict(watched)
+        self.relapse = replace(self.relapse, **(small.get("relapse") or {}))  # older checkpoints do not have it
+        self.layers.restore(small)
+        self.world.on_main(lambda: self.checkpoints.tidy(self.progress.step, self._kept_epoch()))
+        if not self.world.on_main(self._has_best):
+            self.progress.best = {}
+
+    def _has_best(self) -> bool:
+        """Whether best/ holds what the checkpoint says of it."""
+        if not self.progress.best:
+            return False
+        try:
+            require_intact(self.folder.best)
+        except (ValueError, OSError) as error:
+            log.warning("%s; the best network of the epochs to come takes its place", error)
+            return False
+        return True
 
     def _finish(self) -> dict[str, Any]:
         self._save_model(self.folder.model)

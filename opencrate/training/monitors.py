@@ -66,7 +66,17 @@ class LayerMonitor:
         self.samples, self.definition = samples, definition
         self.images: Tensor | None = None  # the same every time, spread over the validation split
         self.table: LayerTable | None = None  # by `definition`, which is shown
-        self.watched: LayerTable | None = None  # by the definition COLLAPSE; a resumed run needs it
+        self.watched: LayerTable | None = None  # by the definition COLLAPSE
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a resumed run needs: the newest tables."""
+        tables = {"table": self.table, "watched": self.watched}
+        return {name: table.to_dict() if table else None for name, table in tables.items()}
+
+    def restore(self, values: dict[str, Any]) -> None:
+        for name in ("table", "watched"):  # older checkpoints have one of them, or none
+            if values.get(name):
+                setattr(self, name, LayerTable.from_dict(values[name]))
 
     def measure(self, model: Any, feed: Feed, journal: Journal, step: int, epoch: int, shown: bool) -> None:
         """Record the layer table after an epoch, and warn about layers whose R^c has halved since the last."""

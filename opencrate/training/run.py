@@ -16,6 +16,7 @@ from ..run_folder import RunFolder
 from ..tasks import describe_metrics
 from .building import require_start
 from .checkpoints import is_out_of_memory
+from .launch import cores
 from .loop import Training
 from .options import Options
 from .start import begin
@@ -27,7 +28,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
     folder = RunFolder((options.out or Path("runs") / recipe.name).expanduser())
     with joined(options.device) as world, ExitStack() as stack:
         if options.processes not in (1, world.size):
-            raise ValueError(f"torchrun started {world.size} processes, but --processes is {options.processes}")
+            raise ValueError(f"{world.size} processes were started, but --processes is {options.processes}")
         world.on_main(lambda: stack.enter_context(folder.locked()))
         world.on_main(lambda: begin(folder, recipe, asdict(options), options.resume))
         if (result := world.on_main(folder.finished)) is not None:
@@ -96,7 +97,3 @@ def split_for(recipe: Recipe, options: Options, world: World) -> Split:
     if not sizes:
         raise ValueError(f"mixup works on pairs: --micro-batch must be at least 2, got {options.micro_batch}")
     return Split(batch, share // max(sizes), world.rank, world.size, mirrored)
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from opencrate.checkpoints import load, require_intact
 from opencrate.data.feeds.resident import Resident
 from opencrate.measures import DEFINITIONS, LayerTable
 from opencrate.training import monitors, train
@@ -206,6 +207,64 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
     monkeypatch.setattr(Stepper, "_optimizer_step", poisoned)
     result = train(small_recipe(optim={"clip": 1.0}), small_options(tmp_path / "clipped"))
     assert result["skipped_steps"] == 1
+
+
+@pytest.mark.parametrize("weight", [0, 3, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2, 4, 5, 6, 7, 8, 9))])
+def test_a_gradient_that_is_not_finite_in_the_last_step_of_an_epoch_leaves_the_best_network(
+    tmp_path, monkeypatch, weight
+):
+    step, calls = Stepper._optimizer_step, []
+
+    def poisoned(self):
+        calls.append(1)
+        if len(calls) == 18:  # of nine steps an epoch
+            list(self.model.parameters())[weight].grad.flatten()[0] = float("nan")
+        return step(self)
+
+    monkeypatch.setattr(Stepper, "_optimizer_step", poisoned)
+    with pytest.raises(ValueError, match=r"no longer finite.*--optim\.clip 1 skips steps whose gradient is not finite"):
+        train(small_recipe(), small_options(tmp_path / "run"))
+    best = load(tmp_path / "run" / "best").state_dict()
+    assert all(value.isfinite().all() for value in best.values())
+    require_intact(tmp_path / "run" / "best")
+    assert len(calls) == 18
+
+
+def test_a_damaged_best_network_is_said_and_replaced(tmp_path, monkeypatch, caplog):
+    with interrupted_at(20, monkeypatch):
+        train(small_recipe(), small_options(tmp_path))
+    file = tmp_path / "best" / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100] + bytes(100))
+    with pytest.raises(ValueError, match="is damaged: its weights are not those that were written"):
+        require_intact(tmp_path / "best")
+    result = train(small_recipe(), small_options(tmp_path))
+    assert (
+        f"{file} is damaged: its weights are not those that were written; the best network of the epochs to come"
+        " takes its place"
+    ) in caplog.messages
+    require_intact(tmp_path / "best")
+    assert result["best"]["epoch"] == 3
+
+
+def test_a_kept_epoch_is_linked_again(tmp_path, monkeypatch):
+    options = small_options(tmp_path, keep_epochs=1)
+    with interrupted_at(10, monkeypatch):
+        train(small_recipe(), options)
+    (tmp_path / "checkpoints" / "step-00000010.pt").unlink()
+    kept = tmp_path / "checkpoints" / "epoch-0001.pt"
+    kept.unlink()  # as if a kill had come before
+    train(small_recipe(), options)
+    assert torch.load(kept, weights_only=True)["step"] == 9
+
+
+def test_the_layers_of_the_last_step_are_written_once(tmp_path):
+    train(small_recipe(), small_options(tmp_path))
+    before = metrics(tmp_path, "layers")
+    (tmp_path / "result.json").unlink()  # as if a kill had come before
+    result = train(small_recipe(), small_options(tmp_path))
+    assert metrics(tmp_path, "layers") == before
+    assert result["layers"]["rows"] == before[-1]["rows"]
 
 
 def test_out_of_memory_names_the_micro_batch_to_lower(tmp_path):

@@ -1,5 +1,6 @@
 """What a run tells: to programs, to TensorBoard, to people."""
 
+import errno
 import importlib.util
 import io
 import json
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from opencrate.measures import DEFINITIONS, LayerTable
+from opencrate.run_folder import RunFolder
 from opencrate.training import journal as module
 from opencrate.training import train
 from opencrate.training.journal import Journal, Window, _layer_table
@@ -39,7 +41,7 @@ def steps(file):
 
 
 def test_a_line_for_each_record(tmp_path):
-    journal = Journal(tmp_path / "metrics.jsonl", None, console=terminal())
+    journal = Journal(RunFolder(tmp_path), console=terminal())
     journal.record("train", 5, loss=0.5, lr=1e-3)
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"kind": "train", "step": 5, "loss": 0.5, "lr": 1e-3}
     journal.layers(table(2), 9, epoch=1, seconds=0.12345678, shown=True)
@@ -51,12 +53,12 @@ def test_a_line_for_each_record(tmp_path):
 
 def test_what_came_after_the_checkpoint_is_cut(tmp_path):
     file = tmp_path / "metrics.jsonl"
-    with Journal(file, None, console=terminal()).file as written:
-        written.writelines(f'{{"kind": "train", "step": {step}}}\n' for step in range(1, 11))
-    Journal(file, None, step=7, console=terminal()).close()
+    with Journal(RunFolder(tmp_path), console=terminal()).file as written:
+        written.writelines(b'{"kind": "train", "step": %d}\n' % step for step in range(1, 11))
+    Journal(RunFolder(tmp_path), step=7, console=terminal()).close()
     assert steps(file) == list(range(1, 8))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
-    Journal(file, None, console=terminal()).close()  # from the beginning
+    Journal(RunFolder(tmp_path), console=terminal()).close()  # from the beginning
     assert steps(file) == []
 
 
@@ -64,14 +66,36 @@ def test_what_came_after_the_checkpoint_is_cut(tmp_path):
 def test_a_line_cut_short_is_dropped(tmp_path, end):
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b'{"kind": "train", "step": 1}\n' + end.encode(errors="surrogateescape"))
-    journal = Journal(file, None, step=3, console=terminal())
+    journal = Journal(RunFolder(tmp_path), step=3, console=terminal())
     journal.record("train", 4)
     journal.close()
     assert steps(file) == [1, 4]
 
 
+def test_a_damaged_line_before_others_is_said(tmp_path, caplog):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"kind": "train", "step": 1}\n\x00\x00\n{"kind": "train", "step": 2}\n{"kind": "tra')
+    Journal(RunFolder(tmp_path), step=3, console=terminal()).close()
+    assert steps(file) == [1, 2]
+    assert caplog.messages == [f"{file}: a line could not be read, and left out"]
+
+
+def test_a_full_disk_ends_the_curves_and_not_the_run(tmp_path, monkeypatch, caplog):
+    journal = Journal(RunFolder(tmp_path), tensorboard=True, console=terminal())
+    monkeypatch.setattr(journal.curves._records, "write", full_disk)
+    journal.record("train", 5, loss=0.5)
+    journal.record("train", 6, loss=0.4)
+    journal.close()
+    assert steps(tmp_path / "metrics.jsonl") == [5, 6]
+    assert caplog.messages == ["the curves for TensorBoard end at step 5: the disk is full"]
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_other_processes_are_silent(tmp_path, capsys):
-    journal = Journal(None, None)
+    journal = Journal(None)
     journal.record("train", 1, loss=1.0)
     journal.begin_progress(10, 0)
     journal.advance(1, "1/1", {"loss": 1.0})
@@ -86,7 +110,7 @@ def test_other_processes_are_silent(tmp_path, capsys):
 def test_tensorboard(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", console=terminal())
+    journal = Journal(RunFolder(tmp_path), tensorboard=True, console=terminal())
     journal.record("train", 5, loss=0.5, name="no number")
     journal.layers(table(2), 9, epoch=1, seconds=0.1, shown=False)
     journal.close()
@@ -96,8 +120,8 @@ def test_tensorboard(tmp_path):
 
 
 def test_without_tensorboard(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    journal = Journal(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", console=terminal())
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    journal = Journal(RunFolder(tmp_path), tensorboard=True, console=terminal())
     journal.record("train", 1, loss=0.5)
     journal.close()
     assert steps(tmp_path / "metrics.jsonl") == [1]
@@ -108,7 +132,7 @@ def test_without_tensorboard(tmp_path, monkeypatch):
 
 def test_a_bar_in_a_terminal(tmp_path):
     console = terminal(force_terminal=True)
-    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal = Journal(RunFolder(tmp_path), console=console)
     journal.begin_progress(total=100, done=10)
     for step in (20, 30):
         journal.advance(step, "2/9", {"loss": 1.23456, "accuracy": 0.4567, "images_per_second": 12345.6})
@@ -123,7 +147,7 @@ def test_a_bar_in_a_terminal(tmp_path):
 
 def test_only_metrics_that_are_there_are_shown(tmp_path):
     console = terminal(force_terminal=True)
-    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal = Journal(RunFolder(tmp_path), console=console)
     journal.begin_progress(100, 0)
     journal.advance(1, "1/9", {"loss": 1.0, "images_per_second": 10, "objective": -2.34567})
     journal.close()
@@ -142,7 +166,7 @@ def test_lines_elsewhere(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     console = terminal(get_time=lambda: now)
-    journal = Journal(tmp_path / "metrics.jsonl", None, step=40, console=console)
+    journal = Journal(RunFolder(tmp_path), step=40, console=console)
     journal.begin_progress(1000, 40)
     for step, now in ((50, 1010.0), (70, 1030.0), (100, 1060.0), (101, 1061.0)):  # a step a second  # noqa: B007
         journal.advance(step, "1/9", {"loss": 2.0, "accuracy": 0.25, "images_per_second": 512})
@@ -180,7 +204,7 @@ def test_twenty_four_layers_take_two_rows():
 
 def test_the_layers_are_shown_when_asked(tmp_path):
     console = terminal()
-    journal = Journal(tmp_path / "metrics.jsonl", None, console=console)
+    journal = Journal(RunFolder(tmp_path), console=console)
     journal.layers(table(3), 1, 1, 0.1, shown=False)
     assert console.file.getvalue() == ""
     journal.layers(table(3), 2, 1, 0.1, shown=True)
