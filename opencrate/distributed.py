@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-ORPHAN_SECONDS = 3.0  # that a process has left when the one that started it is gone
+ORPHAN_SECONDS = 2.0  # that a process has left when the one that started it is gone
 THREAD_EXIT_SECONDS = 0.1  # to free a tensor takes microseconds, once Python's lock is free
 
 
@@ -105,7 +105,7 @@ def _end_with_parent() -> Callable[[], None]:
 
     def watch() -> None:
         while os.getppid() == parent:
-            if done.wait(0.3):
+            if done.wait(0.2):
                 return
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHAN_SECONDS)

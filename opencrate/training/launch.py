@@ -12,7 +12,8 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,13 +53,17 @@ def launch(run: Callable[[list[str], Tell], None], arguments: list[str], process
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     for left in reversed(range(RESTARTS + 1)):
         port, pipes = _free_port(), [spawn.Pipe(duplex=False) for _ in range(processes)]
-        workers[:] = [
-            spawn.Process(target=_work, args=(rank, processes, port, run, arguments, sender))
-            for rank, (_, sender) in enumerate(pipes)
-        ]
-        for worker in workers:
+        workers[:] = [spawn.Process(target=_work, args=(run, arguments, sender)) for _, sender in pipes]
+        place = {
+            "WORLD_SIZE": processes,
+            "LOCAL_WORLD_SIZE": processes,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank, worker in enumerate(workers):
             if not signals:
-                worker.start()
+                with _environment(place | {"RANK": rank, "LOCAL_RANK": rank}):
+                    worker.start()
         codes = _wait([worker for worker in workers if worker.pid is not None])
         code, text = _ending(codes, [_said(receiver) for receiver, _ in pipes])
         if signals and code not in (0, MISTAKE):
@@ -108,12 +113,20 @@ def _said(receiver: Connection) -> Ending:
     return 1, "a process ended without a word"
 
 
-def _work(
-    rank: int, size: int, port: int, run: Callable[[list[str], Tell], None], arguments: list[str], sender: Connection
-) -> None:
+@contextmanager
+def _environment(values: dict[str, Any]) -> Iterator[None]:
+    """Processes that are started inside have these variables."""
+    before = dict(os.environ)
+    os.environ |= {name: str(value) for name, value in values.items()}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def _work(run: Callable[[list[str], Tell], None], arguments: list[str], sender: Connection) -> None:
     """One process. What it has to say at its end is for the one that started it, which says it once."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"}
     words: list[str] = []
     try:
         run(arguments, words.append)

@@ -251,7 +251,7 @@ def test_a_kept_epoch_is_linked_again(tmp_path, monkeypatch):
     options = small_options(tmp_path, keep_epochs=1)
     with interrupted_at(10, monkeypatch):
         train(small_recipe(), options)
-    (tmp_path / "checkpoints" / "step-00000010.pt").unlink()
+    (tmp_path / "checkpoints" / "step-00000011.pt").unlink()
     kept = tmp_path / "checkpoints" / "epoch-0001.pt"
     kept.unlink()  # as if a kill had come before
     train(small_recipe(), options)
