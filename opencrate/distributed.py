@@ -107,6 +107,7 @@ def _end_with_parent() -> Callable[[], None]:
         while os.getppid() == parent:
             if done.wait(0.2):
                 return
+        signal.setitimer(signal.ITIMER_REAL, ORPHAN_SECONDS + 0.5)  # ends it also while torch holds Python's lock
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORPHAN_SECONDS)
         for child in multiprocessing.active_children():

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,8 +135,11 @@ def _work(run: Callable[[list[str], Tell], None], arguments: list[str], sender: 
         ending = (ended.code, words[-1] if words else "") if isinstance(ended.code, int) else (0, "")
     except Exception:
         ending = 1, traceback.format_exc()[-TEXT:].rstrip()
-    sender.send(ending)
-    sys.exit(ending[0])
+    with suppress(BrokenPipeError):  # nobody is left to be told
+        sender.send(ending)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(ending[0])  # to free what torch holds takes seconds, in which a process group may abort
 
 
 def require_room(processes: int, device: str) -> None:
