@@ -27,9 +27,9 @@ from ..objective.rates import rate_scale
 from ..operators.attention import attend
 from ..operators.ista import ISTA, ista_matrix
 from ..operators.mssa import MSSA, TiedMSSA
-from ..operators.prox_mm import ProxMM
+from ..operators.prox_mm import ProxMM, TightProxMM
 from ..stems.patches import PatchEmbed, cut, with_class_token, with_empty_first
-from .norm_folding import OFFSET, absorb, with_constant
+from .norm_folding import OFFSET, absorb, computes_as, with_constant
 
 if TYPE_CHECKING:
     from ..models.crate import CRATE
@@ -190,9 +190,9 @@ def _output_map(operator: nn.Module, n: int | None) -> nn.Linear | None:
     """W of an attention [SSA_1, …, SSA_K] Wᵀ."""
     if getattr(operator, "muted", None) is not None:
         raise ValueError("a network with heads switched off does not fold")
-    if isinstance(operator, MSSA):
+    if isinstance(operator, MSSA) and computes_as(operator, MSSA):
         return deepcopy(operator.W)
-    if isinstance(operator, TiedMSSA):
+    if isinstance(operator, TiedMSSA) and computes_as(operator, TiedMSSA):
         gamma = rate_scale(_known(n, operator.name), operator.head_dim, operator.eps)
         return _linear(gamma * _exact(operator.UT).mT)
     raise ValueError(f"the compression {_name(operator)} does not fold; mssa and mssa_tied do")
@@ -200,9 +200,9 @@ def _output_map(operator: nn.Module, n: int | None) -> nn.Linear | None:
 
 def _one_product(operator: nn.Module, n: int | None) -> tuple[Tensor, float]:
     """The matrix A and the threshold t of a sparsification that is ReLU(Z A − t)."""
-    if isinstance(operator, ISTA) and type(operator).code is ISTA.code:
+    if isinstance(operator, ISTA) and computes_as(operator, ISTA):
         return ista_matrix(_exact(operator.D), operator.eta), operator.eta * operator.lam
-    if isinstance(operator, ProxMM):
+    if isinstance(operator, ProxMM) and any(computes_as(operator, known) for known in (ProxMM, TightProxMM)):
         alpha = rate_scale(_known(n, operator.name), len(operator.D), operator.eps)
         L = operator.curvature(alpha)
         return (1 + alpha / (1 + alpha) / L) * _exact(operator.D), operator.lam / L

@@ -26,6 +26,15 @@ OFFSET = 0.25
 """Below 1, the size of N(z)'s entries, whose rounding then hardly changes; not so small that b/(d·OFFSET) is large."""
 
 
+_COMPUTES = ("forward", "of_first", "output", "code", "decode", "curvature", "replaces")
+
+
+def computes_as(operator: nn.Module, known: type[nn.Module]) -> bool:
+    """Whether an operator computes what `known` does: a subclass, or a parametrised copy, may do so or not."""
+    kind = type(operator)
+    return issubclass(kind, known) and all(getattr(kind, of, None) is getattr(known, of, None) for of in _COMPUTES)
+
+
 def absorb(norm: nn.LayerNorm, weight: Tensor, bias: Tensor | float = 0.0) -> Tensor:
     """The matrix (m, d) of a linear map of LN z with a bias, as one of N(z) + OFFSET without."""
     return with_constant(weight * norm.weight, (weight * norm.bias).sum(1) + bias)

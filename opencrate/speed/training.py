@@ -8,7 +8,7 @@ from ..layers import HalfStep, Layer
 from ..operators.ista import ISTA
 from ..operators.mssa import MSSA
 from .first_token import FirstTokenLayer
-from .norm_folding import NormFoldedISTA, NormFoldedMSSA
+from .norm_folding import NormFoldedISTA, NormFoldedMSSA, computes_as
 
 FAST: dict[type[nn.Module], type[HalfStep]] = {MSSA: NormFoldedMSSA, ISTA: NormFoldedISTA}
 """The fast half-step of an operator. One without an entry, or with a forward pass of its own, stays as it is."""
@@ -31,12 +31,7 @@ def training_forms(network: Any, first_token: bool = False) -> Any:
 
 
 def _fast_form(operator: nn.Module) -> type[HalfStep] | None:
-    """By the forward pass that the operator really has: a subclass, or a parametrised copy, may keep it or not."""
-    for known, fast in FAST.items():
-        same = isinstance(operator, known) and type(operator).forward is known.forward
-        if same and getattr(type(operator), "code", None) is getattr(known, "code", None):
-            return fast
-    return None
+    return next((fast for known, fast in FAST.items() if computes_as(operator, known)), None)
 
 
 def _computes_first_token_alone(network: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from opencrate import trajectory
 from opencrate.measures import DEFINITIONS, measure
-from opencrate.measures.audit import AT_SITES, OF_A_STEP, SITES, AuditReader, audit
+from opencrate.measures.audit import AT_SITES, LASSO, OF_A_STEP, SITES, Audit, AuditReader, Weights, audit
 from opencrate.measures.layerwise import joined
 from opencrate.objective import coding_rate, subspace_coding_rate
 
@@ -173,6 +173,63 @@ def test_the_verdict_follows_from_its_evidence():
         assert verdict.sparsifies == (2 if (end / zero).mean() < 1 else 1)
         assert f"{(end / zero).mean().item():.0%} of the zero code's" in verdict.text
         assert verdict.text.startswith("partly: ")
+
+
+def made_up(change: float, better: int = 10, of_zero: float = 0.5, **weights) -> Audit:
+    """One layer and ten pictures; a half-step changes the first `better` of them so that the mean is `change`."""
+    after = torch.full((1, 10), 2.0, dtype=torch.float64)
+    after[0, :better] = 1 + (10 * change - (10 - better)) / better
+    before = torch.ones_like(after)
+    values = {f"{name}@{site}": before for name in AT_SITES for site in SITES} | dict.fromkeys(OF_A_STEP, before)
+    values |= {"Rc_unit@Z_half": after, "aim_after": after, "lasso_after": of_zero * before}
+    known = {"layer": 1, "aim": LASSO, "compress_aim": "R^c", "eta_D": 1.0, "lam": 0.1}
+    nothing = dict.fromkeys(["U_size", "orthonormality", "coherence", "coherence_max", "orthogonality"])
+    return Audit(0.1, (Weights(**{**known, **nothing, **weights}),), values)
+
+
+@pytest.mark.parametrize(
+    ("change", "better", "grade"),
+    [
+        (-0.02, 10, 2),
+        (-0.0101, 10, 2),
+        (-0.0099, 10, 1),
+        (-0.02, 9, 2),
+        (-0.02, 8, 1),
+        (0.02, 9, 1),
+        (0.02, 6, 1),
+        (-0.02, 5, 0),
+    ],
+)
+def test_the_grades_at_their_thresholds(change, better, grade):
+    """2 for 90 % of the pictures and a per cent on average, 1 for more than half of them."""
+    (verdict,) = made_up(change, better).verdicts()
+    assert (verdict.compresses, verdict.sparsifies) == (grade, grade)
+    assert verdict.word == {2: "yes", 1: "partly", 0: "no"}[grade]
+    assert f"lower in {better}0%" in verdict.text
+
+
+def test_a_code_as_dear_as_the_zero_code_does_not_sparsify_clearly():
+    for of_zero, grade, word in ((0.999, 2, "yes"), (1.0, 1, "partly"), (1.5, 1, "partly")):
+        (verdict,) = made_up(-0.02, of_zero=of_zero).verdicts()
+        assert (verdict.compresses, verdict.sparsifies, verdict.word) == (2, grade, word)
+    (verdict,) = made_up(-0.02, of_zero=1.5, aim="its aim").verdicts()
+    assert verdict.sparsifies == 2
+
+
+def test_what_states_no_aim_gets_no_grade():
+    for missing in ("aim", "compress_aim"):
+        (verdict,) = made_up(-0.02, **{missing: None}).verdicts()
+        assert verdict.word == "unknown"
+        assert {verdict.compresses, verdict.sparsifies} == {2, None}
+        assert "the operator states no aim" in verdict.text
+
+
+def test_warnings_at_their_thresholds():
+    for eta_D, warned in ((1.99, 0), (2.0, 1), (None, 0)):
+        (verdict,) = made_up(-0.02, eta_D=eta_D).verdicts()
+        assert len(verdict.warnings) == warned
+    assert made_up(-0.02, dead=(2,)).verdicts()[0].warnings == ("head 2 is dead",)
+    assert made_up(-0.02, dead=(2, 5)).verdicts()[0].warnings == ("heads 2, 5 are dead",)
 
 
 def test_majorise_minimise_networks_are_held_to_their_own_aim():

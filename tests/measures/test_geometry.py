@@ -55,6 +55,8 @@ def test_effective_rank_against_numpy_and_by_hand():
         shares = np.linalg.svd(tokens)[1] ** 2
         shares /= shares.sum()
         assert found.item() == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), abs=1e-9)
+    for factor in (1e-9, 0.1, 3.0, 1e9):
+        torch.testing.assert_close(effective_rank(factor * Z), effective_rank(Z), rtol=1e-12, atol=0)
     assert effective_rank(torch.eye(6)).item() == pytest.approx(6, abs=1e-12)
     assert effective_rank(torch.ones(4, 9)).item() == pytest.approx(1, abs=1e-9)
     assert effective_rank(torch.zeros(4, 9)).item() == 0

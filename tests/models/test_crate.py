@@ -145,6 +145,17 @@ def test_dropout_and_drop_path_are_for_training_alone():
         assert not torch.equal(model(images), model(images)), rate
 
 
+def test_the_defaults_are_crate_base_without_dropout():
+    config = CRATE(device="meta").config()
+    assert config == {
+        **timm.create_model("crate_base_patch16_224", device="meta").config(),
+        **dict.fromkeys(["drop_rate", "pos_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"], 0.0),
+        **{"in_chans": 3, "num_classes": 1000, "global_pool": "token", "dynamic_img_size": False},
+        **{"compress": "mssa", "sparsify": "ista", "norm": "layernorm", "norm_eps": 1e-5},
+    }
+    assert config["depth"] == config["num_heads"] == 12
+
+
 def test_built_on_meta_then_filled():
     model = CRATE(**SMALL, device=torch.device("meta"), dtype=torch.float64)
     assert {weight.device.type for weight in model.parameters()} == {"meta"}

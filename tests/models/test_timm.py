@@ -35,6 +35,7 @@ def test_created_by_name(name):
 def test_intermediates():
     model, images = small(), torch.randn(2, 3, 16, 16)
     final, maps = model.forward_intermediates(images)
+    assert all(features.is_contiguous() for features in maps)
     assert torch.equal(final, model.forward_features(images))
     assert [tuple(features.shape) for features in maps] == [(2, 24, 4, 4)] * 3
 

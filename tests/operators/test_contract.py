@@ -1,6 +1,7 @@
 """What every registered operator promises, ours and users' alike."""
 
 import copy
+import inspect
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from opencrate.operators import Compression, Sparsification, compressions, solve
 from opencrate.operators.registry import SUPPLIED
 
 from .. import user_operators
-from ..networks import SMALL
+from ..networks import SMALL, own
 from ..strategies import random
 
 SHAPE = {"dim": 12, "num_heads": 3, "head_dim": 4}
@@ -110,6 +111,35 @@ def test_options_are_written_down_and_build_it_again(registry, name, tmp_path):
     assert described[registry.kind].startswith(name)
     for option, value in options.items():
         assert f"{option}={value}" in described[registry.kind]
+
+
+OPTIONS = {
+    "mssa": {"bias": True, "causal": False, "basis": "free"},
+    "mssa_tied": {"eps": 0.5, "basis": "free"},
+    "softmax_step": {"kappa": 0.5, "eps": 0.5, "basis": "free"},
+    "gradient_step": {"kappa": 0.5, "eps": 0.5, "basis": "free"},
+    "neumann_step": {"kappa": 0.5, "eps": 0.5, "basis": "free"},
+    "mixture_step": {"sigma": 1.0, "basis": "free"},
+    "ista": {"eta": 0.1, "lam": 0.1},
+    "ista_unrolled": {"eta": 0.1, "lam": 0.1, "steps": 2},
+    "prox_mm": {"lam": 0.1, "eps": 0.5},
+    "prox_mm_tight": {"lam": 0.1, "eps": 0.5},
+    "none": {},
+}
+
+
+def test_options_left_out_mean_what_they_have_always_meant():
+    """A recipe writes only what differs from the defaults: another default would train another network."""
+    assert set(OPTIONS) == {*own(compressions), *own(sparsifications)}
+    for name, options in OPTIONS.items():
+        assert (compressions if name in compressions else sparsifications).options(name) == options
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"mssa", "none"}))
+def test_a_function_has_the_defaults_of_the_operator_of_its_name(name):
+    function = inspect.signature(getattr(opencrate.operators, name)).parameters
+    options = {option: value for option, value in OPTIONS[name].items() if option in function}
+    assert {option: function[option].default for option in options} == options
 
 
 @every_operator

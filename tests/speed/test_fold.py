@@ -10,6 +10,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from opencrate.operators import compressions, sparsifications
+from opencrate.operators.ista import ISTA
+from opencrate.operators.mssa import MSSA, TiedMSSA
+from opencrate.operators.prox_mm import ProxMM, TightProxMM
+from opencrate.speed import training_forms
+from opencrate.speed.norm_folding import NormFoldedISTA, NormFoldedMSSA
 
 from ..networks import own, small, transcribed
 from ..strategies import random
@@ -217,6 +222,46 @@ def test_other_compressions_do_not_fold(name):
 def test_other_sparsifications_do_not_fold(name):
     with pytest.raises(ValueError, match=f"the sparsification {name} "):
         small(sparsify=name).fold()
+
+
+def changed(operator, known, role):
+    """The operator with a role of its own in place of the one that it has from `known`."""
+    own = {role: getattr(known, role)}
+    own[role] = (lambda self, *values: getattr(known, role)(self, *values)) if callable(own[role]) else not own[role]
+    operator.__class__ = type("Changed", (known,), own)
+
+
+@pytest.mark.parametrize(
+    ("known", "role"),
+    [
+        *((MSSA, role) for role in ("forward", "of_first", "output", "replaces")),
+        *((ISTA, role) for role in ("forward", "code", "decode", "replaces")),
+        *((TiedMSSA, "forward"), (ProxMM, "code"), (TightProxMM, "forward"), (TightProxMM, "curvature")),
+    ],
+)
+def test_an_operator_that_computes_otherwise_takes_no_fast_form(known, role):
+    """Though it extends one that has a fast form: it would be passed over without a word."""
+    half = "compress" if issubclass(known, (MSSA, TiedMSSA)) else "sparsify"
+    name = {MSSA: "mssa", TiedMSSA: "mssa_tied", ISTA: "ista", ProxMM: "prox_mm", TightProxMM: "prox_mm_tight"}[known]
+    model = small(**{half: name})
+    model.fold()
+    changed(getattr(model.blocks[1], half).operator, known, role)
+    with pytest.raises(ValueError, match=rf"^the (compression|sparsification) {name} does not fold; "):
+        model.fold()
+    fast = {"compress": NormFoldedMSSA, "sparsify": NormFoldedISTA}[half]
+    forms = [type(getattr(layer, half)) is fast for layer in training_forms(model).layers]
+    assert forms == [known in (MSSA, ISTA), False, known in (MSSA, ISTA)]
+
+
+def test_a_subclass_that_computes_the_same_takes_the_fast_forms():
+    model = small(dtype=torch.float64)
+    truth = model(pictures(model))
+    for layer in model.blocks:
+        layer.compress.operator.__class__ = type("Subspaces", (MSSA,), {"__doc__": "With more to say."})
+        layer.sparsify.operator.__class__ = type("Dictionary", (ISTA,), {"__doc__": "With more to say."})
+    assert distance(model.fold()(pictures(model)), truth) < 1e-14
+    forms = {type(half) for layer in training_forms(model).layers for half in (layer.compress, layer.sparsify)}
+    assert forms == {NormFoldedMSSA, NormFoldedISTA}
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ TWENTY = {"epochs": 4, "warmup_epochs": 1}  # 36 steps, of which the first twent
 
 @pytest.mark.timeout(120)
 def test_a_sharded_network_is_evaluated_on_uneven_shares(tmp_path):
-    """359 pictures on 2 processes in batches of 18: one has a round more than the other."""
-    recipe = small_recipe(schedule={"epochs": 1, "warmup_epochs": 0})
+    """359 pictures on 2 processes in batches of 179: one has a round more than the other."""
+    recipe = small_recipe(schedule={"epochs": 1, "warmup_epochs": 0}, optim={"batch": 358})
     validations = []
     for parallel in ("ddp", "fsdp"):
         run_processes(recipe, small_options(tmp_path / parallel, parallel=parallel, micro_batch=179), 2)
