@@ -22,6 +22,9 @@ TEXT_BYTES = 64 << 20  # of a text, JSON or YAML file
 YAML_BYTES = 1 << 20  # PyYAML reads about 100 kB a second
 DEPTH = 64  # of lists and mappings in one another
 VALUES = 2_000_000  # in one file, anchors of YAML written out
+PICTURE_BYTES = 256 << 20  # of a picture's file
+PICTURE_PIXELS = 62_000_000  # Pillow takes up to 16 bytes for each while it decodes
+SCANNED_PIXELS = 1 << 32  # in all scans of a progressive JPEG, of which a few bytes can be a whole one
 
 
 @contextmanager
@@ -98,7 +101,8 @@ def json_text(values: Any, indent: int | None = None) -> str:
 def read_bytes(file: Path, limit: int = TEXT_BYTES) -> bytes:
     """The content of a file that is not larger than `limit`."""
     with file.open("rb") as open_file:
-        content = open_file.read(limit + 1)
+        size = os.fstat(open_file.fileno()).st_size  # asking for `limit` bytes would reserve them
+        content = open_file.read(min(size, limit) + 1)
     if len(content) > limit:
         raise ValueError(f"{file} is larger than {limit >> 20} MiB")
     return content

@@ -3,6 +3,7 @@ import hashlib
 import importlib.util
 import io
 import logging
+import os
 import pickle
 import re
 import struct
@@ -116,18 +117,52 @@ class TestDecode:
         with pytest.raises(ValueError, match=r"^image file is truncated \(\d+ bytes not processed\)$"):
             decode(content[:-50])
 
-    def test_a_decompression_bomb(self):
-        """A few bytes that declare 60,000 × 60,000 pixels."""
-        header = struct.pack(">II5B", 60_000, 60_000, 8, 2, 0, 0, 0)
+    @pytest.mark.parametrize("side", [60_000, 10_000, 8_000])
+    def test_a_decompression_bomb(self, side):
+        """A few bytes that declare so many pixels; Pillow itself only warns of 10,000 × 10,000."""
+        header = struct.pack(">II5B", side, side, 8, 2, 0, 0, 0)
         chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
         content = b"\x89PNG\r\n\x1a\n" + b"".join(
             struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
             for name, body in chunks
         )
-        with pytest.raises(
-            ValueError, match=r"^Image size \(3600000000 pixels\) exceeds limit of \d+ pixels, .*attack"
-        ):
+        with refused("it has more than 62 million pixels"):
             decode(content)
+
+    def test_a_small_tiff_of_a_huge_tile(self):
+        """libtiff decodes the tile, a gigabyte, for a picture of 16 × 16."""
+        tile = zlib.compress(b"")
+        values = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1, 322: 2**16, 323: 2**14, 324: 8, 325: len(tile)}
+        entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items())
+        directory = struct.pack("<H", len(values)) + entries + bytes(4)
+        with refused("it has more than 62 million pixels"):
+            decode(b"II*\0" + struct.pack("<I", 8 + len(tile)) + tile + directory)
+
+    def test_a_jpeg_of_many_scans(self):
+        """Each costs as much as the whole picture: ten thousand of them would be decoded for a minute and a half."""
+        content = encoded(Image.new("L", (2000, 2000)), "jpeg", progressive=True)
+        scan = content[content.rindex(b"\xff\xda") : -2]
+        assert decode(content).size == (2000, 2000)
+        with refused("it is a JPEG of too many scans"):
+            decode(content[:-2] + 10_000 * scan + content[-2:])
+
+    def test_postscript_starts_no_program(self, tmp_path, monkeypatch):
+        """Pillow would run `gs`, whatever the file's name says."""
+        from PIL import EpsImagePlugin
+
+        monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: pytest.fail("started"))
+        content = encoded(Image.fromarray(PIXELS), "eps")
+        assert Image.open(io.BytesIO(content)).format == "EPS"
+        with refused("it is not a picture, or damaged from the start"):
+            decode(content)
+
+    def test_a_file_that_is_too_large_is_not_read(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("opencrate.data.datasets.pictures.PICTURE_BYTES", 2**20)
+        write(tmp_path / "train")
+        pictures = open_pictures(settings(tmp_path), True)
+        os.truncate(pictures.name(0), 2**20 + 1)
+        with refused(f"{pictures.name(0)} is larger than 1 MiB"):
+            pictures.picture(0)
 
     def test_damage_anywhere_is_a_value_error_or_a_picture(self, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**5)  # a damaged header may ask for a hundred million
@@ -151,6 +186,12 @@ class TestDecode:
 
 
 class TestDecodeFailures:
+    def test_control_characters_and_length_stay_out(self, caplog):
+        failures = DecodeFailures(0, 9)
+        with pytest.raises(ValueError, match=r"^[ -~…]{1,300}$"):
+            failures.add("a\x1b[2J" + "b" * 5000, "x\ny\x1b]0;" * 500)
+        assert re.fullmatch(r"skipped a\\x1b\[2J[ -~…]{1,600}", caplog.messages[0])
+
     def test_names_each_once(self, caplog):
         failures = DecodeFailures(0.5, 4)
         for name in ("a.jpg", "b.jpg", "a.jpg"):

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from ...errors import suggestion
+from ...files import PICTURE_BYTES, read_bytes
 from .decoding import decode, error_text
 
 
@@ -49,7 +50,7 @@ class Files(Pictures):
         self.files, self.targets, self.classes, self.in_chans = files, targets, classes, in_chans
 
     def picture(self, i: int) -> Image.Image:
-        return decode(Path(self.files[i]).read_bytes(), self.in_chans)
+        return decode(read_bytes(Path(self.files[i]), PICTURE_BYTES), self.in_chans)
 
     def name(self, i: int) -> str:
         return self.files[i]
