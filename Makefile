@@ -8,7 +8,7 @@ FLOORS := .cache/floors
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu lint format timm-suite floors clean
+.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu fuzz lint format timm-suite floors clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ test-slow: $(READY)  ## the tests that take more than 20 s each, and further cas
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "there is no CUDA device")'
 	$(PYTEST) -m gpu $(TESTS)
+
+fuzz: $(READY)  ## read 10,000 mutated files and all crafted ones: make fuzz ARGS='--count 1000 --seed 1'
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -18,14 +18,16 @@ import sys
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import safetensors.torch
 import timm
 import torch
+from pydantic import BaseModel, Field, FiniteFloat
 from timm.models import PretrainedCfg, clean_state_dict
 from torch import nn
 
+from ..errors import one_line
 from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
@@ -34,7 +36,21 @@ from .key_maps import StateDict, current_names, from_authors, is_authors, is_our
 
 FILE_SUFFIXES = (".pth", ".pt", ".tar", ".bin")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_Pixels = Annotated[int, Field(ge=1, le=8192)]
 _HUB_ID = re.compile(r"(hf-hub:)?[\w.-]+/[\w.-]+(@[\w./-]+)?")
+
+
+class _Record(BaseModel):
+    """What is used of timm's record of a network, `pretrained_cfg`."""
+
+    input_size: tuple[_Pixels, _Pixels, _Pixels] = (3, 224, 224)
+    mean: tuple[FiniteFloat, ...] = ()
+    std: tuple[FiniteFloat, ...] = ()
+    crop_pct: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    interpolation: str = ""
+    fixed_input_size: bool = False
+    num_classes: int = 0
+    label_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +169,9 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
         # rest is the architecture's.
         arguments: dict[str, Any] = {key: config[key] for key in ("num_classes", "global_pool") if key in config}
         arguments.update(config.get("model_args", {}))
-        pretrained_cfg = replace(PretrainedCfg(**config.get("pretrained_cfg", {})), architecture=architecture)
+        record = config.get("pretrained_cfg", {})
+        record = {**record, **_Record.model_validate(record).model_dump(exclude_unset=True)}
+        pretrained_cfg = replace(PretrainedCfg(**record), architecture=architecture)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
@@ -348,6 +366,6 @@ def _operator(name: str, options: dict[str, Any]) -> str:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of another library's error, for the end of a sentence of ours."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """Another library's error, for the end of a sentence of ours."""
+    text = str(error).strip()
+    return one_line(f"{type(error).__name__}: {text.splitlines()[0]}", 120) if text else type(error).__name__
