@@ -81,8 +81,9 @@ def _wait(workers: list[Any]) -> list[int]:
     running, deadline, codes = list(workers), math.inf, list[int]()
     while running and time.monotonic() < deadline:
         wait([worker.sentinel for worker in running], None if math.isinf(deadline) else deadline - time.monotonic())
-        codes += [worker.exitcode for worker in running if worker.exitcode is not None]
-        running = [worker for worker in running if worker.exitcode is None]
+        ends = [(worker, worker.exitcode) for worker in running]  # asked once: it may end between two questions
+        codes += [code for _, code in ends if code is not None]
+        running = [worker for worker, code in ends if code is None]
         if math.isinf(deadline) and any(codes):
             deadline = time.monotonic() + (STOP_SECONDS if set(codes) <= {0, *STOPS} else GRACE_SECONDS)
     for worker in running:

@@ -112,9 +112,9 @@ def test_twenty_kills_of_one_of_two_processes(tmp_path, recipe):
         if process.poll() is not None:  # three restarts are the most
             assert process.returncode == 1
             process = begun(folder, long, [], options)
-        before = starts(folder)
-        wait_for(process, folder, len(losses(folder)) + draw.randint(1, 12))
+        wait_for(process, folder, logged(folder) + draw.randint(1, 12))
         time.sleep(draw.uniform(0, 0.05))
+        before = starts(folder)
         os.kill(worker(process.pid, i % 2), signal.SIGKILL)
         while process.poll() is None and starts(folder) == before:
             time.sleep(0.05)
@@ -138,11 +138,22 @@ def test_more_processes_than_fit_are_refused(tmp_path, recipe, monkeypatch):
         r"opencrate: --processes 4000 does not fit on this machine, which has (\d+) .*: use --processes \1\n",
         (tmp_path / "printed.txt").read_text(),
     )
-    monkeypatch.setattr("opencrate.training.launch._free_memory", lambda: 3 << 30)
-    monkeypatch.setattr("opencrate.training.launch.cores", lambda: 8)
+    module = sys.modules[require_room.__module__]  # `opencrate.training.launch` is the function
+    monkeypatch.setattr(module, "_free_memory", lambda: 3 << 30)
+    monkeypatch.setattr(module, "cores", lambda: 8)
     require_room(3, "cpu")
     with pytest.raises(ValueError, match=r"which has 3 GiB of free memory, of which each takes 1: use --processes 3$"):
         require_room(4, "cpu")
+
+
+def test_an_end_between_two_questions_is_not_lost():
+    class Ending:
+        """Dead already, but only its second answer says so."""
+
+        answers = iter((None, -9))
+        sentinel, exitcode = os.open(os.devnull, os.O_RDONLY), property(lambda self: next(self.answers))
+
+    assert sys.modules[require_room.__module__]._wait([Ending()]) == [-9]
 
 
 def starts(folder: Path) -> int:
@@ -193,16 +204,23 @@ def to_the_end(parent: Path, recipe: Path, launcher: list[str], options: list[st
 
 def wait_for(process: subprocess.Popen, folder: Path, steps: int) -> None:
     """Until the run has logged that many steps."""
-    limit, metrics = time.monotonic() + 60, folder / "metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and metrics.read_text().count('"train"') >= steps):
+    limit = time.monotonic() + 60
+    while process.poll() is None and logged(folder) < steps:
         if time.monotonic() > limit:
             raise subprocess.TimeoutExpired(process.args, 60)
         time.sleep(0.005)
 
 
+def logged(folder: Path) -> int:
+    """How many steps the run has logged."""
+    metrics = folder / "metrics.jsonl"
+    return metrics.read_text().count('"train"') if metrics.exists() else 0
+
+
 def worker(launcher: int, rank: int) -> int:
-    """The process id of a child that has this rank."""
+    """The process id of a worker that has this rank; what keeps shared memory in order is a child too."""
     for child in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
+        is_tracker = "resource_tracker" in Path(f"/proc/{child}/cmdline").read_text()
+        if not is_tracker and f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
             return int(child)
     raise AssertionError(f"there is no worker of rank {rank}")
