@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from ..errors import suggestion
+from ..errors import printable, suggestion
 from .datasets import digits
 from .datasets.packing import Index, PackedPictures, pack
-from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, Torchvision, read_idx
+from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, open_torchvision, read_idx
 from .datasets.tars import Tars
 from .feeds.feed import PictureFeed
 from .feeds.loading import Loaded
@@ -36,7 +36,7 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
     elif data.name == "wds":
         pictures = Tars(data, split)
     elif kind == "torch" and name:
-        pictures = Torchvision(name, data.root, "train" if training else "test")
+        pictures = open_torchvision(name, data.root, "train" if training else "test", data.in_chans)
     elif kind == "hfds" and name:
         pictures = HuggingFace(name, data.root, split, data.in_chans)
     else:
@@ -44,6 +44,12 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
         raise ValueError(f"unknown dataset {data.name!r}{suggestion(data.name, known)}")
     if len(pictures) == 0:
         raise ValueError(f"no pictures were found in {data.root}")
+    pictures.classes = tuple(map(printable, pictures.classes))  # names of folders, say, may hold control characters
+    for target in (int(pictures.targets.min()), int(pictures.targets.max())):
+        if not 0 <= target < len(pictures.classes):
+            raise ValueError(
+                f"{data.root} holds pictures of class {target}, and it has {len(pictures.classes)} classes"
+            )
     if len(pictures.classes) == 1:
         only = pictures.classes[0]
         raise ValueError(f"all pictures in {data.root} are of one class, {only}: a classifier needs at least two")

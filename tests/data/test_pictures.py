@@ -7,7 +7,9 @@ import os
 import pickle
 import re
 import struct
+import tracemalloc
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,7 +37,7 @@ def encoded(image: Image.Image, kind: str, **options) -> bytes:
     return file.getvalue()
 
 
-def write(root: Path, classes: str = "ab", count: int = 2, kind: str = "png") -> Path:
+def write(root: Path, classes: Sequence[str] = "ab", count: int = 2, kind: str = "png") -> Path:
     for label in classes:
         (root / label).mkdir(parents=True, exist_ok=True)
         for i in range(count):
@@ -289,6 +291,26 @@ class TestFolder:
         with refused(f"{tmp_path}/train/montage.png is not in the folder of a class"):
             open_pictures(settings(tmp_path), True)
 
+    def test_only_files_are_opened_and_links_in_a_circle_end(self, tmp_path):
+        """timm's reader would list a pipe, which blocks whoever opens it, and walk two such links 2^40 times."""
+        write(tmp_path / "train")
+        os.mkfifo(tmp_path / "train/a/pipe.png")
+        (tmp_path / "train/a/device.png").symlink_to("/dev/zero")
+        (tmp_path / "train/a/broken.png").symlink_to(tmp_path / "nothing")
+        for name in ("x", "y"):
+            (tmp_path / "train/a" / name).symlink_to(tmp_path / "train")
+        (tmp_path / "elsewhere").mkdir()
+        Image.fromarray(PIXELS).save(tmp_path / "elsewhere/z.PNG")
+        (tmp_path / "train/c").symlink_to(tmp_path / "elsewhere")
+        pictures = open_pictures(settings(tmp_path), True)
+        names = ["a/0.png", "a/1.png", "b/0.png", "b/1.png", "c/z.PNG"]
+        assert [pictures.name(i) for i in range(len(pictures))] == [f"{tmp_path}/train/{name}" for name in names]
+        assert pictures.targets.tolist() == [0, 0, 1, 1, 2]
+
+    def test_control_characters_in_the_names_of_classes(self, tmp_path):
+        write(tmp_path / "train", ["a\x1b[2J", "b\u202e"])
+        assert open_pictures(settings(tmp_path), True).classes == ("a\\x1b[2J", "b\\u202e")
+
     def test_one_class(self, tmp_path):
         write(tmp_path / "train", "a")
         with refused(f"all pictures in {tmp_path} are of one class, a: a classifier needs at least two"):
@@ -413,6 +435,50 @@ class TestIdx:
         with pytest.raises(ValueError, match=f"^{re.escape(str(images))} is damaged: [^\n]+$"):
             open_pictures(settings(tmp_path, "idx"), True)
 
+    @pytest.mark.parametrize("zipped", [False, True])
+    @pytest.mark.parametrize(
+        ("shape", "end"),
+        [
+            ((6, 5, 3), "its header says 90 bytes, and it holds more"),
+            ((7, 5, 4), "its header says 140 bytes, and it holds 120"),
+            ((6, 0, 4), "its header says 6 × 0 × 4 bytes, which it cannot hold"),
+            ((2**32 - 1, 2**32 - 1, 2**32 - 1), None),
+        ],
+    )
+    def test_a_header_that_does_not_agree(self, tmp_path, zipped, shape, end):
+        """What it promises is not reserved, and never more than that is unpacked."""
+        images, _ = self.files(tmp_path, False)
+        content = struct.pack(">BBBB3I", 0, 0, 8, 3, *shape) + self.images.tobytes()
+        images.unlink()
+        images = tmp_path / f"{images.name}{'.gz' if zipped else ''}"
+        images.write_bytes(gzip.compress(content) if zipped else content)
+        huge = (
+            "it holds more than 768 MiB: unpack it, with gunzip"
+            if zipped
+            else f"its header says {' × '.join(map(str, shape))} bytes, which it cannot hold"
+        )
+        if not zipped and end and " 140 " in end:
+            end = "its header says 7 × 5 × 4 bytes, which it cannot hold"
+        with refused(f"{images} is damaged: {end or huge}"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
+    def test_a_bomb_is_not_unpacked(self, tmp_path):
+        """250 KB hold 256 MiB of zeros behind a header of six pictures."""
+        images, _ = self.files(tmp_path, True)
+        images.write_bytes(gzip.compress(idx(self.images)) + gzip.compress(bytes(2**28), 1))
+        tracemalloc.start()
+        with refused(f"{images} is damaged: its header says 120 bytes, and it holds more"):
+            open_pictures(settings(tmp_path, "idx"), True)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 2**23
+
+    def test_names_that_are_no_text(self, tmp_path):
+        self.files(tmp_path, False)
+        (tmp_path / "classes.txt").write_bytes(b"caf\xe9\n" * 3)
+        with refused(f"{tmp_path}/classes.txt is not a text in UTF-8"):
+            open_pictures(settings(tmp_path, "idx"), True)
+
     def test_other_contents(self, tmp_path):
         images, labels = self.files(tmp_path, False)
         labels.write_bytes(images.read_bytes())
@@ -466,17 +532,20 @@ class TestTorchvision:
         np.testing.assert_array_equal(pictures.picture(5), TestIdx.images[5])
         assert [pictures.targets[i] for i in range(6)] == TestIdx.targets.tolist()
 
-    def test_a_picture_that_does_not_decode(self, tmp_path, monkeypatch):
-        write_cifar(tmp_path, monkeypatch)
-        pictures = open_pictures(settings(tmp_path, "torch/cifar10"), True)
-        for error, sentence in ((SyntaxError("broken PNG file"), "broken PNG file"), (KeyError(), "KeyError")):
-
-            def fail(i: int, error: Exception = error) -> None:
-                raise error
-
-            monkeypatch.setattr(type(pictures.dataset), "__getitem__", lambda self, i, fail=fail: fail(i))
-            with refused(sentence):
-                pictures.picture(0)
+    def test_files_are_decoded_within_our_limits(self, tmp_path):
+        """torchvision would open them in any format that Pillow knows."""
+        root = tmp_path / "oxford-iiit-pet"
+        (root / "images").mkdir(parents=True)
+        (root / "annotations").mkdir()
+        (root / "images/Abyssinian_1.jpg").write_bytes(encoded(Image.fromarray(PIXELS), "png"))
+        (root / "images/beagle_7.jpg").write_bytes(encoded(Image.fromarray(PIXELS), "eps"))
+        (root / "annotations/trainval.txt").write_text("Abyssinian_1 1 1 1\nbeagle_7 2 2 1\n")
+        pictures = open_pictures(settings(tmp_path, "torch/pets"), True)
+        assert (pictures.classes, pictures.targets.tolist()) == (("Abyssinian", "Beagle"), [0, 1])
+        assert pictures.name(1) == str(root / "images/beagle_7.jpg")
+        np.testing.assert_array_equal(pictures.picture(0), PIXELS)
+        with refused("it is not a picture, or damaged from the start"):
+            pictures.picture(1)
 
     @pytest.mark.parametrize(
         "name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "flowers102", "pets", "imagenet"]
@@ -534,6 +603,12 @@ class TestHuggingFace:
     def test_without_the_package(self):
         with refused("Hugging Face datasets need the package 'datasets': pip install 'opencrate[data]'"):
             open_pictures(settings(name="hfds/owner/name"), True)
+
+    def test_pictures_without_a_class(self, monkeypatch):
+        """The test split of many sets has the class −1."""
+        monkeypatch.setattr("timm.data.readers.create_reader", lambda *given: FakeReader([-1, -1], ["cat", "dog"]))
+        with refused("cache holds pictures of class -1, and it has 2 classes"):
+            open_pictures(settings("cache", "hfds/owner/name"), False)
 
     @pytest.mark.parametrize("names", [["cat", "dog", "fish"], None])
     def test_through_timms_reader(self, monkeypatch, names):

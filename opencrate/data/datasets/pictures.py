@@ -1,18 +1,24 @@
 """Numbered pictures from several kinds of source: arrays, folders, torchvision, Hugging Face, IDX files."""
 
 import gzip
+import math
+import os
+import struct
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image
 
-from ...errors import suggestion
-from ...files import PICTURE_BYTES, read_bytes
+from ...errors import one_line, suggestion
+from ...files import NAMES_BYTES, PICTURE_BYTES, UNZIPPED_BYTES, read_bytes
 from .decoding import decode, error_text
+
+MOST_ZIPPED = 1040  # bytes that gzip can make of one
 
 
 class Pictures(ABC):
@@ -57,42 +63,43 @@ class Files(Pictures):
 
 
 class Folder(Files):
-    """Files in one folder for each class, found by timm's reader."""
+    """Files in one folder for each class, in the order of timm's reader."""
 
     def __init__(self, directory: Path, in_chans: int) -> None:
-        from timm.data.readers import create_reader
         from timm.utils.misc import natural_key
 
         if not any(directory.iterdir()):
             raise ValueError(f"no pictures were found in {directory}: it is empty")
-        try:
-            reader = create_reader("", str(directory))
-        except RuntimeError as error:  # timm's, for a folder without images
-            raise ValueError(f"no pictures were found in {directory}, in a folder for each class") from error
+        files = sorted(_picture_files(directory), key=lambda file: (natural_key(file), file))
+        if not files:
+            raise ValueError(f"no pictures were found in {directory}, in a folder for each class")
+        if stray := next((file for file in files if Path(file).parent == directory), None):
+            raise ValueError(f"{one_line(stray)} is not in the folder of a class")
+        labels = [Path(file).parent.name for file in files]
         # timm's order ignores case and leading zeros, and the order of A and a differs between processes
-        classes = tuple(sorted(reader.class_to_idx, key=lambda name: (natural_key(name), name)))
-        number = {reader.class_to_idx[name]: i for i, name in enumerate(classes)}
-        files = [file for file, _ in reader.samples]
-        super().__init__(files, np.array([number[target] for _, target in reader.samples]), classes, in_chans)
-        if "" in classes:  # timm's, of pictures beside the folders
-            stray = files[self.targets.tolist().index(classes.index(""))]
-            raise ValueError(f"{stray} is not in the folder of a class")
+        classes = tuple(sorted(set(labels), key=lambda name: (natural_key(name), name)))
+        number = {name: i for i, name in enumerate(classes)}
+        super().__init__(files, np.array([number[label] for label in labels]), classes, in_chans)
 
 
-class Torchvision(Pictures):
-    """A torchvision dataset on disk."""
+def _picture_files(directory: Path) -> Iterator[str]:
+    """The pictures in a folder and below, as timm finds them, but of links to a folder only the first."""
+    from timm.data.readers.img_extensions import get_img_extensions
 
-    def __init__(self, name: str, root: str, split: str) -> None:
-        self.dataset, self.label = _torchvision(name, root, split), f"torch/{name}, {split},"
-        self.targets = np.asarray(getattr(self.dataset, "targets" if hasattr(self.dataset, "targets") else "_labels"))
-        self.classes = tuple(name if isinstance(name, str) else ", ".join(name) for name in self.dataset.classes)
-
-    def picture(self, i: int) -> Image.Image:
-        try:
-            image: Image.Image = self.dataset[i][0]
-        except Exception as error:  # as in decode
-            raise ValueError(error_text(error)) from error
-        return image
+    extensions = tuple(get_img_extensions())
+    folders, known = [str(directory)], set[tuple[int, int]]()
+    while folders:
+        folder = folders.pop()
+        status = Path(folder).stat()
+        if (identity := (status.st_dev, status.st_ino)) in known:
+            continue
+        known.add(identity)
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name, reverse=True):
+                if entry.is_dir():
+                    folders.append(entry.path)
+                elif entry.name.lower().endswith(extensions) and entry.is_file():  # neither a pipe nor a device
+                    yield entry.path
 
 
 class HuggingFace(Pictures):
@@ -124,15 +131,32 @@ def _numbers(targets: np.ndarray) -> list[str]:
     return [str(i) for i in range(int(targets.max(initial=0)) + 1)]
 
 
+def open_torchvision(name: str, root: str, split: str, in_chans: int) -> Pictures:
+    """A torchvision dataset on disk, of which its arrays, or the names of its files, are taken."""
+    dataset = _torchvision(name, root, split)
+    targets = np.asarray(dataset.targets if hasattr(dataset, "targets") else dataset._labels)
+    classes = tuple(name if isinstance(name, str) else ", ".join(name) for name in dataset.classes)
+    contents = (getattr(dataset, name, None) for name in ("data", "imgs", "_image_files", "_images"))
+    content = next(content for content in contents if content is not None)
+    if isinstance(content, np.ndarray):
+        return Arrays(content, targets, classes, f"torch/{name}, {split},")
+    return Files([str(file[0] if isinstance(file, tuple) else file) for file in content], targets, classes, in_chans)
+
+
 def _torchvision(name: str, root: str, split: str) -> Any:
     from torchvision import datasets
+
+    def idx(kind: Any) -> SimpleNamespace:
+        """A set in MNIST's format, which torchvision reads without limits."""
+        arrays = read_idx(Path(root).expanduser() / kind.__name__ / "raw", train)
+        return SimpleNamespace(data=arrays.images, targets=arrays.targets, classes=kind.classes)
 
     train, evaluated = split == "train", "train" if split == "train" else "val"
     builders: dict[str, Any] = {
         "cifar10": lambda: datasets.CIFAR10(root, train),
         "cifar100": lambda: datasets.CIFAR100(root, train),
-        "mnist": lambda: datasets.MNIST(root, train),
-        "fashion_mnist": lambda: datasets.FashionMNIST(root, train),
+        "mnist": lambda: idx(datasets.MNIST),
+        "fashion_mnist": lambda: idx(datasets.FashionMNIST),
         "flowers102": lambda: datasets.Flowers102(root, split),
         "pets": lambda: datasets.OxfordIIITPet(root, "trainval" if train else "test"),
         "imagenet": lambda: datasets.ImageNet(root, evaluated),
@@ -171,7 +195,11 @@ def _idx_classes(root: Path, targets: np.ndarray) -> list[str]:
     numbers = _numbers(targets)
     if not (file := root / "classes.txt").is_file():
         return numbers
-    names = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+    try:
+        lines = read_bytes(file, NAMES_BYTES).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not a text in UTF-8") from error
+    names = [line.strip() for line in lines if line.strip()]
     if len(names) < len(numbers):
         raise ValueError(f"{file} names {len(names)} classes and the pictures have {len(numbers)}")
     return names
@@ -181,11 +209,31 @@ def _idx_file(root: Path, name: str, axes: int) -> np.ndarray:
     file = next((root / f for f in (name, f"{name}.gz") if (root / f).is_file()), None)
     if file is None:
         raise ValueError(f"{root} holds neither {name} nor {name}.gz")
+    zipped = file.suffix == ".gz"
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        if content[:4] != bytes([0, 0, 8, axes]):
-            raise ValueError(f"its header is not that of {axes} axes of bytes")
-        shape = np.frombuffer(content, ">u4", axes, 4)
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+        with gzip.open(file) if zipped else file.open("rb") as opened:
+            header = opened.read(4 + 4 * axes)
+            if header[:4] != bytes([0, 0, 8, axes]) or len(header) < 4 + 4 * axes:
+                raise ValueError(f"its header is not that of {axes} axes of bytes")
+            shape = struct.unpack_from(f">{axes}I", header, 4)
+            size = math.prod(shape)
+            if zipped and size > UNZIPPED_BYTES:
+                raise ValueError(f"it holds more than {UNZIPPED_BYTES >> 20} MiB: unpack it, with gunzip")
+            if not all(shape[1:]) or size > file.stat().st_size * (MOST_ZIPPED if zipped else 1):
+                raise ValueError(f"its header says {' × '.join(map(str, shape))} bytes, which it cannot hold")
+            values = np.empty(size, np.uint8)
+            read = _read_into(opened, values)
+            if read < size or opened.read(1):
+                raise ValueError(f"its header says {size} bytes, and it holds {'more' if read == size else read}")
     except (ValueError, OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file} is damaged: {error_text(error)}") from error
+    return values.reshape(shape)
+
+
+def _read_into(opened: BinaryIO | gzip.GzipFile, values: np.ndarray) -> int:
+    """Fill `values`, a MiB at a time, for gzip would make a copy of what it is asked for; the number of bytes read."""
+    read = 0
+    while chunk := opened.read(min(len(values) - read, 2**20)):
+        values[read : read + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        read += len(chunk)
+    return read
