@@ -163,8 +163,8 @@ def evaluate(arguments: list[str]) -> None:
         if name == "layers":
             print(value)
         else:
-            text = f"{value:.4f}" if name == "loss" else f"{value:,}" if name == "pictures" else f"{value:.2f} %"
-            print(f"{name:<9} {text}")
+            form = {"classes": "{}", "loss": "{:.4f}", "pictures": "{:,}"}.get(name, "{:.2f} %")
+            print(f"{name:<9} {form.format(value)}")
 
 
 def analyze(source: SourceOrOurs = "", *, settings: Spread[Analysis]) -> None:

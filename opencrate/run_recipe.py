@@ -1,5 +1,7 @@
 """What the tools take from a checkpoint and the recipe of its run: the network, and its pictures."""
 
+import logging
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,11 @@ from .data.settings import Dataset
 from .imports import import_modules
 from .recipes import FINETUNING, RECIPES, find_recipe, read_recipe
 from .run_folder import run_of
+
+log = logging.getLogger("opencrate")
+
+USUAL_PATCHES = 196  # of the paper's networks: 224 pixels in patches of 16
+MANY_PATCHES = 4  # times as many as usual
 
 
 def load_network(checkpoint: str | Path) -> Any:
@@ -21,6 +28,37 @@ def load_network(checkpoint: str | Path) -> Any:
     if run is not None:
         import_modules(read_recipe(run.recipe).model.imports)
     return load_any(checkpoint).float().eval()
+
+
+def patches_warning(model: Any, size: int, trained: bool = True) -> str:
+    """A sentence if pictures of this size are very many more patches than the network was trained on, or is usual."""
+    patch_embed: Any = getattr(model, "patch_embed", None)
+    if not hasattr(patch_embed, "grid_size"):
+        return ""
+    patch, usual = patch_embed.patch_size[0], math.prod(patch_embed.grid_size) if trained else USUAL_PATCHES
+    patches = (size // patch) ** 2
+    if patches <= MANY_PATCHES * usual:
+        return ""
+    instead = f"it was trained on {usual:,}, and its positions are resized" if trained else f"{usual} are usual"
+    return (
+        f"the network gets {patches:,} patches ({size} pixels in patches of {patch}), where {instead}: this is slow"
+        " and may be poor; give a smaller --data.size, or a network with larger patches"
+    )
+
+
+def require_size(model: Any, size: int) -> None:
+    """Refuse pictures of another size than the network takes; one that takes any is warned of very many patches."""
+    patch_embed: Any = getattr(model, "patch_embed", None)
+    if not hasattr(patch_embed, "grid_size") or tuple(patch_embed.img_size) == (size, size):
+        return
+    if not (getattr(model, "dynamic_img_size", False) or getattr(patch_embed, "dynamic_img_size", False)):
+        height, width = patch_embed.img_size
+        raise ValueError(
+            f"the network takes pictures of {height} × {width} pixels, and these are prepared at {size} × {size}:"
+            f" give --data.size {height}"
+        )
+    if warning := patches_warning(model, size):
+        log.warning("%s", warning)
 
 
 def data_of(checkpoint: str, recipe: str | None) -> Dataset:

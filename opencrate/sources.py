@@ -15,6 +15,7 @@ from .data import Augmentation, Dataset, PictureFeed, open_feed
 from .data.datasets.pictures import Files
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
+from .data.settings import ANY
 from .errors import nearest, suggestion
 from .run_folder import run_of
 from .run_recipe import data_of, load_network
@@ -23,7 +24,6 @@ from .stack import is_stack
 
 log = logging.getLogger("opencrate")
 
-ANY = 10**9  # classes of a set that need not be the network's
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .classes import ClassMatch, class_names, imagenet, match_classes
 from .measures import LayerTable
 from .recipes import read_recipe
 from .run_folder import RunFolder, run_of
@@ -83,13 +84,11 @@ class Study:
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes; empty if they are not known."""
-        known = tuple((self.model.pretrained_cfg or {}).get("label_names") or ())
+        known, first = class_names(self.model), self.pictures[0]
         if not known and self.model.num_classes == 1000:
-            from timm.data import ImageNetInfo
-
-            info = ImageNetInfo()
-            return tuple(info.index_to_description(i) for i in range(1000))
-        return known or tuple(self.pictures[0].feed.classes if self.pictures[0].labelled else ())
+            return imagenet()[1]
+        matches = first.labelled and len(first.feed.classes) == self.model.num_classes
+        return known or (first.feed.classes if matches else ())
 
     def batches(self, source: Source | None = None) -> Iterator[Tensor]:
         return (source or self.pictures[0]).batches(self.samples, self.batch)
@@ -102,11 +101,20 @@ class Study:
     def class_name(self, number: int) -> str:
         return self.classes[number].split(",")[0] if number < len(self.classes) else f"class {number}"
 
-    @property
-    def knows_targets(self) -> bool:
-        """Whether the pictures' classes are the network's."""
-        first = self.pictures[0]
-        return first.labelled and len(first.feed.classes) == self.model.num_classes
+    @cached_property
+    def match(self) -> ClassMatch | str:
+        """The classes of the pictures among the network's, or why they cannot be compared."""
+        if not self.pictures[0].labelled:
+            return "the pictures have no classes"
+        try:
+            return match_classes(class_names(self.model), self.model.num_classes, self.pictures[0].feed.classes)
+        except ValueError as error:
+            return str(error)
+
+    def target(self, i: int) -> int | None:
+        """The network's number of the class of picture i of the gallery; None if it is not known."""
+        target = self.gallery.targets[i]
+        return None if target is None or isinstance(self.match, str) else self.match.numbers[target]
 
     def probed(self) -> dict[int, LayerTable]:
         """The layer tables that the run recorded while it trained, by epoch."""

@@ -74,8 +74,9 @@ def test_a_runs_recipe_repeats_it_bit_for_bit(run, tmp_path):
 def test_eval_measures_a_run(run, capsys):
     main(["eval", str(run[0]), "--knn", "5", "--linear", "--samples", "20", "--device", "cpu"])
     printed = capsys.readouterr().out
-    rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[:6])
-    assert set(rows) == {"top1", "top5", "loss", "pictures", "knn_5", "linear"}
+    rows = dict(line.split(maxsplit=1) for line in printed.splitlines()[:7])
+    assert rows["classes"] == "10 of the network's 10, matched by number"
+    assert set(rows) == {"classes", "top1", "top5", "loss", "pictures", "knn_5", "linear"}
     result = json.loads((run[0] / "result.json").read_text())
     assert float(rows["top1"].removesuffix(" %")) == pytest.approx(result["top1"], abs=5e-3)
     assert float(rows["linear"].removesuffix(" %")) > 25  # two layers, two epochs; chance is 10

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from ..bounds import AtLeastOne, Bound, Fraction, NotNegative, Positive, Settings
 
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")  # of the default validation split
+ANY = 10**9  # num_classes of a set that need not have a network's classes
 
 
 @dataclass(frozen=True)

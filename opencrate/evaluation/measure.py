@@ -1,11 +1,15 @@
 """Evaluating a checkpoint: accuracy, nearest neighbours, a linear probe, the layer table."""
 
+from dataclasses import replace
 from typing import Any
 
+from ..classes import class_names, match_classes
 from ..data import open_feed
+from ..data.feeds.feed import Renumbered
+from ..data.settings import ANY
 from ..distributed import joined
 from ..measures import layerwise
-from ..run_recipe import load_network
+from ..run_recipe import load_network, require_size
 from ..settings import Measuring
 from ..stack import is_stack
 from ..tasks import Classification
@@ -16,19 +20,25 @@ def measure_checkpoint(checkpoint: str, wanted: Measuring) -> dict[str, Any]:
     """Everything that was asked for, as plain values."""
     with joined(wanted.device) as world:
         model = load_network(checkpoint).to(world.device)
-        classes = wanted.data.num_classes
-        if model.num_classes != classes:
-            raise ValueError(
-                f"the dataset has {classes} classes, but the classifier of {checkpoint} has {model.num_classes}"
-            )
-        validation = open_feed(wanted.data, None, False, device=world.device, workers=wanted.workers)
-        how = world, wanted.precision, wanted.batch
-        measured: dict[str, Any] = Classification(classes).evaluate(model, validation, *how)
+        require_size(model, wanted.data.size)
+        data, how = replace(wanted.data, num_classes=ANY), (world, wanted.precision, wanted.batch)
+        validation = open_feed(data, None, False, device=world.device, workers=wanted.workers)
+        measured: dict[str, Any]
+        try:
+            match = match_classes(class_names(model), model.num_classes, validation.classes)
+        except ValueError as error:
+            if wanted.real or not (wanted.knn or wanted.linear):
+                raise
+            measured = {"classes": f"of features alone: {error}"}
+        else:
+            matched = Renumbered(validation, match.numbers)
+            measured = {"classes": str(match), **Classification(match.total).evaluate(model, matched, *how)}
         if wanted.real:
             measured["real"] = real(model, validation, *how)
         if wanted.knn or wanted.linear:
-            training = open_feed(wanted.data, None, True, device=world.device, workers=wanted.workers)
-            known, asked = features(model, training, *how), features(model, validation, *how)
+            training = open_feed(data, None, True, device=world.device, workers=wanted.workers)
+            same = match_classes(training.classes, len(training.classes), validation.classes, "the training split")
+            known, asked = features(model, training, *how), features(model, Renumbered(validation, same.numbers), *how)
             if wanted.knn:
                 measured[f"knn_{wanted.knn}"] = knn(known, asked, wanted.knn)
             if wanted.linear:

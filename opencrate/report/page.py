@@ -122,10 +122,12 @@ def _training(study: Study) -> Facts:
 def _pictures(study: Study) -> Facts:
     size, total = study.pictures[0].data.size, len(study.pictures[0].feed)
     lost = f"; {study.decode_failures} could not be decoded" if study.decode_failures else ""
+    is_compared = study.model.num_classes > 0 and study.pictures[0].labelled
     return [
         ("taken from", ", ".join(source.name for source in study.pictures)),
         ("how many", f"{min(study.samples, total):,} of {total:,}{lost}"),
         ("size", f"resized and cropped to the central {size} × {size} pixels"),
+        *([("classes", str(study.match))] if is_compared else []),
     ]
 
 

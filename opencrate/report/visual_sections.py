@@ -56,10 +56,10 @@ def _require_role(study: Study, role: str, otherwise: str) -> None:
 def _prediction(study: Study, recording: Recording, i: int) -> str:
     if recording.logits is None:
         return ""
-    probabilities, target = recording.logits[i].float().softmax(-1), study.gallery.targets[i]
+    probabilities, target = recording.logits[i].float().softmax(-1), study.target(i)
     best = int(probabilities.argmax())
     text = f": predicted {study.class_name(best)} ({100 * float(probabilities.max()):.0f} %)"
-    if target is None or not study.knows_targets:
+    if target is None:
         return text
     return text + (", correct" if target == best else f", wrong: it is {study.class_name(target)}")
 

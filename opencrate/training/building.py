@@ -1,5 +1,6 @@
 """From a recipe to its parts: network, task, optimiser, schedule. Most of them come from timm and torch."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from timm.utils import unwrap_model
 from torch import nn
 
 from ..checkpoints import save_pretrained, seal
+from ..classes import are_numbers, class_names, places
 from ..errors import suggestion
 from ..files import reason_not_written, replacing_folder
 from ..imports import import_modules
 from ..recipes import Recipe
-from ..run_recipe import load_network
+from ..run_recipe import load_network, patches_warning
 from ..tasks import Classification, Task
+from .launch import is_main
+
+log = logging.getLogger("opencrate")
 
 _TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
 
@@ -38,6 +43,7 @@ def build_model(recipe: Recipe, classes: tuple[str, ...] = (), attention: str = 
         model = _created(
             recipe.model.name, img_size=data.size, in_chans=data.in_chans, num_classes=data.num_classes, **arguments
         )
+        _warn_of_patches(model, data.size, trained=False)
     record: dict[str, Any] = dict(getattr(model, "pretrained_cfg", None) or {})
     record = {key: value for key, value in record.items() if key not in _TIMMS_WEIGHTS}
     record |= {"mean": data.mean, "std": data.std, "crop_pct": data.crop_pct, "num_classes": data.num_classes}
@@ -80,12 +86,35 @@ def _started(recipe: Recipe, arguments: dict[str, Any], classes: tuple[str, ...]
         raise ValueError(
             f"the checkpoint's network takes pictures of {channels} channels, but the recipe has {data.in_chans}"
         )
-    if model.num_classes != data.num_classes or tuple(model.pretrained_cfg.get("label_names") or ()) != classes:
-        model.reset_classifier(data.num_classes)
+    model.start_note = _adapt_classifier(model, classes, data.num_classes)
+    _warn_of_patches(model, data.size, trained=True)
     model.set_input_size(data.size)
     if hasattr(model, "built_with"):  # a baseline
         model.built_with |= {"img_size": data.size, "num_classes": data.num_classes}
     return model
+
+
+def _adapt_classifier(model: Any, classes: tuple[str, ...], count: int) -> str:
+    """A classifier for these classes: its rows of the same names, if the network knows them all, else a new one.
+
+    Returns a sentence about it.
+    """
+    names, total, old = class_names(model), model.num_classes, model.get_classifier()
+    if (names, total) == (classes, count):
+        return f"the checkpoint's classifier is kept, for the same {count:,} classes"
+    numbers = [] if are_numbers(classes) or not isinstance(old, nn.Linear) else places(names, classes)
+    model.reset_classifier(count)
+    if not numbers:
+        return f"the classifier is new: the checkpoint's {total:,} classes do not have the names of these {count:,}"
+    with torch.no_grad():
+        for row, known in zip(model.get_classifier().parameters(), old.parameters(), strict=True):
+            row.copy_(known[numbers])
+    return f"the classifier keeps the rows of {count:,} of the checkpoint's {total:,} classes, by name"
+
+
+def _warn_of_patches(model: Any, size: int, trained: bool) -> None:
+    if (warning := patches_warning(model, size, trained)) and is_main():
+        log.warning("%s", warning)
 
 
 def build_task(recipe: Recipe) -> Task:

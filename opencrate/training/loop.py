@@ -117,12 +117,13 @@ class Training:
         where = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else world.device.type
         processes = f", {world.size} processes ({self.options.parallel})" if world.size > 1 else ""
         parts = f" in {split.parts} parts" if split.parts > 1 else ""
+        note = f"; {self.network.start_note}" if self.recipe.model.start and step == 0 else ""
         self.journal.say(
             f"{self.recipe.name} {f'goes on from step {step}' if step else 'begins'}: {name},"
             f" {self.parameters:,} parameters, {len(self.training_feed):,} training"
-            f" and {len(self.validation_feed):,} validation pictures\n{self.recipe.schedule.epochs} epochs of"
-            f" {self.steps_per_epoch} steps, batch {split.batch}{parts}, {self.recipe.precision} on {where}{processes};"
-            f" results go to {self.folder.path}/"
+            f" and {len(self.validation_feed):,} validation pictures{note}\n"
+            f"{self.recipe.schedule.epochs} epochs of {self.steps_per_epoch} steps, batch {split.batch}{parts},"
+            f" {self.recipe.precision} on {where}{processes}; results go to {self.folder.path}/"
         )
 
     # steps and epochs

@@ -231,7 +231,19 @@ def test_the_classifier_is_kept_for_the_same_classes(checkpoint):
     assert model.pretrained_cfg["label_names"] == NAMES
 
 
-@pytest.mark.parametrize("names", [NAMES[::-1], NAMES[:3], ()], ids=["other order", "fewer", "unnamed"])
+@pytest.mark.parametrize(
+    "rows", [[4, 3, 2, 1, 0], [3, 0, 2]], ids=["the same in another order", "some, as folders are named"]
+)
+def test_the_classifier_keeps_the_rows_of_classes_that_it_knows(checkpoint, rows):
+    model = build_model(finetuning(checkpoint, classes=len(rows)), tuple(NAMES[row].upper() for row in rows))
+    assert torch.equal(model.head.weight, small().head.weight[rows])
+    assert torch.equal(model.head.bias, small().head.bias[rows])
+    assert model.num_classes == len(rows)
+    assert model.start_note == f"the classifier keeps the rows of {len(rows)} of the checkpoint's 5 classes, by name"
+    assert model(torch.zeros(2, 3, 16, 16)).shape == (2, len(rows))
+
+
+@pytest.mark.parametrize("names", [("ant", "bee", "yak"), tuple("01234"), ()], ids=["one other", "numbers", "unnamed"])
 def test_the_classifier_is_replaced_for_other_classes(checkpoint, names):
     model = build_model(finetuning(checkpoint, classes=len(names) or 7), names)
     assert model.head.weight.shape == (len(names) or 7, 24)

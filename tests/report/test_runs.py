@@ -59,7 +59,7 @@ def test_the_untrained_network_is_the_one_of_the_runs_shape(run):
     assert study.untrained.config() == study.model.config()
     assert not torch.equal(study.untrained.blocks[0].U, study.model.blocks[0].U)
     assert study.class_name(3) == "3"
-    assert study.knows_targets
+    assert str(study.match) == "10 of the network's 10, matched by number"
 
 
 def test_pictures_of_a_recipe(run):

@@ -7,7 +7,8 @@ pictures, and so that a run can start anywhere in an epoch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,6 +101,26 @@ class PictureFeed(Feed):
         self.seed, self.device = seed, torch.device(device)
         self.decode_failures = DecodeFailures(data.max_decode_failures, len(pictures))
         self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std))
+
+
+class Renumbered(Feed):
+    """Another feed, whose class i is number `numbers[i]` here."""
+
+    def __init__(self, feed: Feed, numbers: Sequence[int]) -> None:
+        self.feed, self.numbers = feed, torch.tensor(numbers, device=feed.targets.device)
+        self.targets = self.numbers[feed.targets]
+
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
+        return self._renumbered(self.feed.train(epoch, start, split))
+
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        return self._renumbered(self.feed.read(numbers, batch))
+
+    def _renumbered(self, batches: Batches) -> Batches:
+        with closing(batches):
+            for images, targets in batches:
+                numbers = self.numbers.to(targets.device)[targets]  # of −1, the last one's
+                yield images, numbers.where(targets >= 0, targets)
 
 
 def spread(targets: Tensor, count: int) -> Tensor:
