@@ -88,6 +88,9 @@ class Analysis(Auditing):
         ]
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
 @dataclass(frozen=True)
 class Exploring(Studying):
     """How the explorer runs."""
@@ -96,13 +99,24 @@ class Exploring(Studying):
     batch: AtLeastOne[int] = 8  # pictures in a batch.
     # another run or checkpoint to compare with, besides the untrained network and the run's kept epochs.
     against: str | None = None
-    # address to listen on; any but 127.0.0.1 lets everyone who can reach this machine use the page.
+    # address to listen on; on any but 127.0.0.1 the page needs the token that is in the printed address.
     host: str = "127.0.0.1"
+    names: tuple[str, ...] = ()  # further host names by which the page is opened, as behind a proxy.
     port: int = 7860  # the first port to try.
     browser: bool = True  # open the page in a browser.
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can open the page, so that it needs no token."""
+        return self.host in LOOPBACK and not self.names
+
+    def shown(self, path: str) -> str:
+        """A path as the page names it: where others may see it, by its last part."""
+        return path if self.is_local else Path(path).name
 
     def in_python(self) -> str:
         """The settings that choose networks and pictures, as Python source."""
         names = ("images", "recipe", "data", "root", "against", "samples")
         given = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
+        given |= {name: self.shown(given[name]) for name in ("images", "recipe", "root", "against") if name in given}
         return f"Exploring({', '.join(f'{name}={value!r}' for name, value in given.items())})"

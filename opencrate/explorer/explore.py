@@ -20,8 +20,6 @@ from .subject import Subject
 
 log = logging.getLogger("opencrate")
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 def explore(source: str, settings: Exploring) -> None:
     """Serve the page until it is stopped."""
@@ -44,7 +42,7 @@ def open_subject(source: str, settings: Exploring) -> Subject:
         given = replace(settings, images=str(shipped.PHOTOS))
         log.warning("no pictures are known for %s, so opencrate's photos are used; pass --images for others", source)
     study = open_study(source, given, torch.device("cpu"))
-    return Subject(study, settings.against, settings.in_python())
+    return Subject(study, settings)
 
 
 @contextmanager
@@ -53,22 +51,32 @@ def serving(subject: Subject, settings: Exploring) -> Iterator[str]:
     try:
         import uvicorn
 
+        from .access import WILDCARDS, access_at, in_address
+        from .connections import Connections
         from .server import build
     except ImportError as error:
         raise ValueError("the explorer needs starlette and uvicorn: pip install 'opencrate[explore]'") from error
-    local = settings.host in LOOPBACK
-    if not local:
-        log.warning("listening on %s: everyone who can reach this machine can use the page", settings.host)
     listening = _listen(settings.host, settings.port)
+    port = listening.getsockname()[1]
+    access, connections = access_at(settings, port), Connections()
+    if access.needs_token:
+        log.warning(
+            "listening on %s: everyone who has the complete address can use the page, and others on the network can"
+            " read what is sent%s",
+            settings.host,
+            "; from another machine, write this one's name for localhost" if settings.host in WILDCARDS else "",
+        )
+    protocol: Any = connections.accept
     config = uvicorn.Config(
-        build(subject, (*LOOPBACK, "[::1]") if local else None),
-        http="h11",
+        build(subject, access, connections),
+        http=protocol,
         ws="none",
         loop="asyncio",
         lifespan="off",
         log_config=None,
         log_level="error",
         access_log=False,
+        proxy_headers=False,  # a visitor's address is not what a header says
         server_header=False,
         timeout_graceful_shutdown=5,
     )
@@ -78,7 +86,8 @@ def serving(subject: Subject, settings: Exploring) -> Iterator[str]:
     try:
         while not server.started and thread.is_alive():
             time.sleep(0.01)
-        yield _address(settings.host, listening.getsockname()[1])
+        host = "localhost" if settings.host in WILDCARDS else in_address(settings.host)
+        yield f"http://{host}:{port}" + (f"/?token={access.token}" if access.needs_token else "")
     finally:
         server.should_exit = True
         thread.join()
@@ -92,9 +101,3 @@ def _listen(host: str, first: int) -> socket.socket:
         except OSError:
             continue
     raise ValueError(f"no port from {first} to {first + 99} is free on {host}")
-
-
-def _address(host: str, port: int) -> str:
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -19,6 +19,7 @@ from ..inspection.views import require_within
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
+from ..settings import Exploring
 from ..sources import Gallery, Source, open_network, require_comparable
 from ..stack import is_stack
 from ..study import Study
@@ -44,7 +45,7 @@ class Variant:
 class Subject:
     """The networks by name, the first being the one that is explored, and pictures for them."""
 
-    def __init__(self, study: Study, against: str | None = None, settings: str = "Exploring()") -> None:
+    def __init__(self, study: Study, settings: Exploring) -> None:
         if not is_stack(study.model):
             raise ValueError(f"{study.source} has no layers that can be explored")
         self.study, self.model, self.settings = study, study.model, settings
@@ -52,8 +53,8 @@ class Subject:
         if study.untrained is not None:
             self.networks["untrained"] = study.untrained
         self.networks |= {f"epoch {epoch}": model for epoch, model in study.kept()}
-        if against is not None:
-            self.networks[against] = require_comparable(against, open_network(against)[0], study.model)
+        if (against := settings.against) is not None:
+            self.networks[settings.shown(against)] = require_comparable(against, open_network(against)[0], study.model)
         self._computing, self._closing = Lock(), Event()
         self._measuring: Thread | None = None
         self.reference = Reference(study, self.turn)
@@ -125,8 +126,8 @@ class Subject:
         model = self.model
         return {
             "name": labels([self.study.source])[0],
-            "source": self.study.source,
-            "settings": self.settings,
+            "source": self.settings.shown(self.study.source),
+            "settings": self.settings.in_python(),
             "note": self.study.note,
             "layers": len(model.layers),
             "heads": model.num_heads,

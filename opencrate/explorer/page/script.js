@@ -544,6 +544,7 @@ async function waitForReference() {
   if (state.picture && !state.playing) showCurves();
 }
 
+history.replaceState(null, "", location.pathname); // without the token, for which a cookie stands from now on
 doing(async () => {
   state.about = await ask("about");
   const { name, layers, heads, dim, parameters, note, networks, definitions } = state.about;
