@@ -24,6 +24,7 @@ DEPTH = 64  # of lists and mappings in one another
 VALUES = 2_000_000  # in one file, anchors of YAML written out
 PICTURE_BYTES = 256 << 20  # of a picture's file
 PICTURE_PIXELS = 62_000_000  # Pillow takes up to 16 bytes for each while it decodes
+SIDECAR_BYTES = 1 << 20  # of a picture's label in a tar file
 NAMES_BYTES = 4 << 20  # of a list of names
 UNZIPPED_BYTES = 768 << 20  # of a .gz that is unpacked into memory
 SCANNED_PIXELS = 1 << 32  # in all scans of a progressive JPEG, of which a few bytes can be a whole one

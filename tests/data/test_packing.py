@@ -136,6 +136,77 @@ def test_a_truncated_shard_is_told_and_repaired(packed, pictures, tmp_path):
     np.testing.assert_array_equal(values(tmp_path / "packed/train"), values(packed / "train"))
 
 
+@pytest.fixture
+def copy(packed, tmp_path):
+    """The packed set, to be damaged."""
+    shutil.copytree(packed, tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([3], r"holds pictures of class 3, and it has 3 classes$"),
+        ([-1], r"holds pictures of class -1, and it has 3 classes$"),
+        ([2**40], r"holds pictures of class 1099511627776, and it has 3 classes$"),
+    ],
+)
+def test_labels_are_classes(copy, values, message):
+    """Those that are none were indices into the network's logits."""
+    targets = np.load(copy / "train/targets.npy")
+    targets[-1:] = values
+    np.save(copy / "train/targets.npy", targets)
+    with pytest.raises(ValueError, match=message):
+        open_pictures(settings(copy), training=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("targets.npy", np.zeros(3, np.int64), r"targets.npy contains int64 of \(3,\), which does not agree"),
+        ("targets.npy", np.zeros(COUNT), r"targets.npy contains float64 of \(30,\), which does not agree"),
+        ("targets.npy", np.array([{}] * COUNT), r"targets.npy is damaged: "),
+        ("targets.npy", {"a": np.zeros(3)}, r"targets.npy is damaged: "),
+        ("images-00000.npy", np.asfortranarray(np.zeros((8, SIDE, SIDE, 3), np.uint8)), r"which does not agree"),
+        ("images-00000.npy", np.zeros((SIDE, 8, SIDE, 3), np.uint8), r"which does not agree"),
+    ],
+)
+def test_arrays_that_do_not_agree_with_the_index(copy, name, content, message):
+    file = copy / "train" / name
+    with file.open("wb") as opened:
+        np.savez(opened, **content) if isinstance(content, dict) else np.save(opened, content, allow_pickle=True)
+    with pytest.raises(ValueError, match=message):
+        open_pictures(settings(copy), training=True)
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        {"count": 9},
+        {"count": -8},
+        {"size": 10**30},
+        {"file": "../train/images-00000.npy"},
+        {"file": "/etc/passwd"},
+        {"file": "x" * 5000},
+    ],
+)
+def test_an_index_that_does_not_agree_with_itself(copy, shard):
+    file = copy / "train/index.json"
+    index = json.loads(file.read_text())
+    index["shards"][0] |= shard
+    index["count"] = sum(part["count"] for part in index["shards"])
+    file.write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"^.{1,200} is damaged: its shard .{1,70} does not agree with its pictures$"):
+        open_pictures(settings(copy), training=True)
+
+
+def test_an_index_that_promises_the_largest_pictures(copy):
+    file = copy / "train/index.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"side": 10**9}))
+    with pytest.raises(ValueError, match="is damaged: its shard"):
+        open_pictures(settings(copy), training=True)
+
+
 def test_a_full_disk_is_one_sentence(packed, pictures, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -147,7 +218,9 @@ def test_a_full_disk_is_one_sentence(packed, pictures, tmp_path):
     ):
         pytest.skip("cannot mount a small disk here")
     try:
-        with pytest.raises(OSError, match="No space left on device; 16 of 30 pictures are packed") as caught:
+        with pytest.raises(
+            OSError, match="train could not be written: the disk is full; 16 of 30 pictures are packed"
+        ) as caught:
             pack(pictures, disk / "train", SIDE, shard=8)
         assert "\n" not in str(caught.value)
         assert sorted(f.name for f in (disk / "train").iterdir()) == [

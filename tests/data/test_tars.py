@@ -1,6 +1,7 @@
 """Sets in tar files: batches, their layouts, samples that are wrong, damage."""
 
 import gzip
+import io
 import json
 import random
 import tarfile
@@ -12,6 +13,7 @@ from PIL import Image
 
 from opencrate.data import open_feed
 from opencrate.data.datasets import tars
+from opencrate.data.datasets.tar_headers import read_members
 from opencrate.data.feeds.feed import Split, order
 from opencrate.data.feeds.loading import Loaded
 from opencrate.data.feeds.resident import Resident
@@ -146,7 +148,7 @@ def test_a_shard_that_is_truncated_while_it_is_read(root, workers):
     file.write_bytes(file.read_bytes()[:600])
     with pytest.raises(ValueError, match=r"16 of 30 pictures do not decode.*: the shard is truncated: it ends before"):
         list(feed.evaluate(2))
-    with pytest.raises(OSError, match=r"train-0001.tar is not a complete"):
+    with pytest.raises(OSError, match=r"train-0001.tar is truncated or damaged after 1024 bytes"):
         shards(root, training=False, validation="train-0001.tar")
 
 
@@ -238,3 +240,95 @@ def test_damaged_shards(root):
     file.unlink()
     with pytest.raises(FileNotFoundError, match=r"the shard .*train-0003.tar does not exist"):
         shards(root, train="train-{0000..0010}.tar")
+
+
+def test_headers_are_read_as_tarfile_reads_them(tmp_path):
+    """Of every format, with members of every kind, long names and numbers that octal digits do not hold."""
+    rng = random.Random(0)
+    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        file = tmp_path / f"{form}.tar"
+        with tarfile.open(file, "w", format=form, pax_headers={"comment": "ü" * 300}) as tar:
+            for i in range(60):
+                member = tarfile.TarInfo("/".join(f"{i}é" * rng.randint(1, 9) for _ in range(rng.randint(1, 4))))
+                member.type = rng.choice([b"0", b"0", b"0", b"\0", b"1", b"2", b"3", b"5", b"6", b"7"])
+                member.linkname = "z" * rng.choice((0, 9, 90 if form == tarfile.USTAR_FORMAT else 200))
+                member.mtime = 2**33 if form == tarfile.GNU_FORMAT else 1.5
+                content = rng.randbytes(rng.choice((0, 1, 511, 512, 513, 5000)))
+                member.size = len(content) if member.isreg() else 0
+                tar.addfile(member, io.BytesIO(content))
+        with tarfile.open(file) as tar:
+            expected = [(m.name.encode(), m.offset_data, m.size) for m in tar if m.isreg()]
+        with file.open("rb") as opened:
+            assert list(read_members(opened)) == expected
+    assert len(expected) > 20
+
+
+def header(name: str = "a.png", size: int = 0, kind: bytes = b"0", field: bytes = b"") -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    block = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    if field:
+        block[124:136] = field
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    length = len(key) + len(value) + 3
+    while len(b"%d" % length) + len(key) + len(value) + 3 != length:
+        length = len(b"%d" % length) + len(key) + len(value) + 3
+    return b"%d %s=%s\n" % (length, key, value)
+
+
+def extended(text: bytes, kind: bytes = b"x") -> bytes:
+    return header("x", len(text), kind) + text + bytes(-len(text) % 512)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header(size=2**33),
+        header(field=b"\xff" * 12),
+        header(field=b"\x80" + b"\xff" * 11),
+        header(field=b"-0000000001\0"),
+        header("x", 2**40, b"x"),
+        header("x", 2**20, b"L") + bytes(2**20),
+        extended(b"1" * 60_000),
+        extended(b"0 a=b\n"),
+        extended(b"-6 a=b\n"),
+        extended(b"9999 a=b\n"),
+        extended(record(b"size", b"-1024")) + header(),
+        extended(record(b"size", b"9" * 5000)) + header(),
+        extended(record(b"path", b"a/" * 5000 + b"b.png")) + header(),
+        extended(record(b"GNU.sparse.major", b"1")) + header(),
+        header(kind=b"S"),
+        b"".join(extended(record(b"k%d" % i, b"v")) for i in range(3000)),
+    ],
+    ids=len,
+)
+def test_hostile_headers(tmp_path, content):
+    """tarfile reserves gigabytes, runs into recursion, walks backwards for ever, or needs minutes for a few of them."""
+    (tmp_path / "train-0.tar").write_bytes(content)
+    with pytest.raises(
+        OSError, match=r"train-0.tar is (truncated or damaged after \d+ bytes|not a complete, un[^\n]+)$"
+    ):
+        shards(tmp_path, train="train-0.tar")
+
+
+def test_hostile_sidecars(tmp_path):
+    for name, content in (("a.json", b"[" * 10**5), ("a.json", b"1" * 2**21), ("a.cls", b"1" * 10**5)):
+        with tarfile.open(tmp_path / "train-0.tar", "w") as tar:
+            add(tar, "a.png", png(0))
+            add(tar, name, content)
+        with pytest.raises(
+            ValueError, match=r"train-0.tar: a has (no class that is a number|a .json of 2097152 bytes)"
+        ):
+            shards(tmp_path, train="train-0.tar")
+
+
+def test_names_from_a_shard_are_short_and_printable(tmp_path):
+    with tarfile.open(tmp_path / "train-0.tar", "w") as tar:
+        add(tar, "\x1b]0;" + "a" * 900 + ".png", png(0))
+    with pytest.raises(ValueError, match=r"^[ -~…]{1,300} has a picture but no class: [ -~]+$"):
+        shards(tmp_path, train="train-0.tar")

@@ -6,8 +6,8 @@ after the last complete one.
 """
 
 import hashlib
-import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image
 from pydantic import TypeAdapter
 
-from ...files import replacing, write_json
+from ...errors import one_line, printable, shown
+from ...files import PICTURE_PIXELS, read_json, reason_not_written, replacing, write_json
 from .decoding import DecodeFailures, error_text, with_channels
 from .pictures import Pictures
 
@@ -77,13 +78,19 @@ class Index:
 
     @classmethod
     def read(cls, file: Path) -> "Index":
+        content = read_json(file)
         try:
-            content = json.loads(file.read_bytes())
             index = TypeAdapter(cls).validate_python(content)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ValueError(f"{file} is not an index of packed pictures, or damaged") from error
         if index.count != content.get("count"):
-            raise ValueError(f"{file} says {content.get('count')} pictures, but its shards have {index.count}")
+            raise ValueError(f"{file} says {shown(content.get('count'))} pictures, but its shards have {index.count}")
+        pixels = index.side**2 * index.channels
+        fits = index.side > 0 and index.channels in (1, 3) and pixels <= 3 * PICTURE_PIXELS
+        for shard in index.shards:
+            agrees = shard.count >= 0 and shard.size == HEADER + shard.count * pixels
+            if not fits or not agrees or not re.fullmatch(r"[\w.-]{1,100}", shard.file):
+                raise ValueError(f"{file} is damaged: its shard {shown(shard.file)} does not agree with its pictures")
         return index
 
 
@@ -127,7 +134,7 @@ def pack(
     except OSError as error:
         done = min(len(index.shards) * shard, total)
         raise OSError(
-            f"{folder} could not be written: {error.strerror or error}; {done} of {total} pictures are packed,"
+            f"{folder} could not be written: {reason_not_written(error)}; {done} of {total} pictures are packed,"
             " and packing again continues from there"
         ) from error
     return index
@@ -179,7 +186,7 @@ def _squares(
     for i, row in zip(numbers, ahead(pool, square, numbers, depth), strict=True):
         if isinstance(row, str):
             failures.add(pictures.name(i), row)
-            index.skipped.append((i, pictures.name(i), row))
+            index.skipped.append((i, printable(pictures.name(i)), one_line(row)))
         else:
             yield row
 
@@ -239,24 +246,25 @@ class PackedPictures(Pictures):
     def _open_shard(self, shard: Shard) -> np.ndarray:
         if damage := shard.damage(self.folder):
             raise ValueError(f"{damage}: run `opencrate pack` again to repair it")
-        file = self.folder / shard.file
-        try:
-            pixels = np.asarray(np.lib.format.open_memmap(file, mode="r"))
-        except ValueError as error:
-            raise ValueError(f"{file} is damaged: {error_text(error)}") from error
-        if pixels.shape != (shard.count, *self.shape) or pixels.dtype != np.uint8:
-            raise ValueError(f"{file} contains {pixels.dtype} of {pixels.shape}, which does not agree with {INDEX}")
-        return pixels.reshape(shard.count, -1)
+        return _mapped(self.folder / shard.file, (shard.count, *self.shape), np.uint8).reshape(shard.count, -1)
 
     def _read_targets(self) -> np.ndarray:
         file = self.folder / TARGETS
-        try:
-            targets: np.ndarray = np.load(file)
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{file} is missing or damaged: pack the pictures again") from error
-        if targets.shape != (self.index.count,) or targets.dtype != np.int64:
-            raise ValueError(f"{file} has {len(targets)} classes for {self.index.count} pictures")
-        return targets
+        if not file.is_file():
+            raise ValueError(f"{file} is missing: pack the pictures again")
+        return np.array(_mapped(file, (self.index.count,), np.int64))
+
+
+def _mapped(file: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.ndarray:
+    """An array in a file, which has to be of this shape and type."""
+    try:
+        values = np.asarray(np.lib.format.open_memmap(file, mode="r"))
+    except Exception as error:  # NumPy raises many kinds for what a header may say
+        raise ValueError(f"{file} is damaged: {error_text(error)}") from error
+    if values.shape != shape or values.dtype != kind or not values.flags.c_contiguous:
+        given = one_line(f"{values.dtype} of {values.shape}", 60)
+        raise ValueError(f"{file} contains {given}, which does not agree with {INDEX}")
+    return values
 
 
 def ahead(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], depth: int) -> Iterator[B]:

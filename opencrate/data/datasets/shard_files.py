@@ -1,6 +1,5 @@
 """The shards of a split: their names from a pattern, a folder or timm's _info.json, and local copies of remote ones."""
 
-import json
 import logging
 import os
 import re
@@ -11,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from filelock import FileLock
 
-from ...files import replacing
+from ...errors import one_line, shown
+from ...files import parse_json, parse_yaml, read_bytes, replacing
 from ..settings import VALIDATION_NAMES
 from .decoding import error_text
 
@@ -23,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger("opencrate")
 
 INFO_FILES = ("_info.json", "info.json", "info.yaml")  # as timm writes them
-MAX_SHARDS = 1_000_000
+MAX_SHARDS, PATTERN = 100_000, 1000  # shards of a pattern, its characters
 ATTEMPTS, PATIENCE = 3, 1.0  # of a download; seconds before the second, doubled before each that follows
 
 
@@ -39,6 +38,8 @@ def find_shards(root: str, split: str) -> tuple[list[str], tuple[str, ...]]:
     root = root.rstrip("/") if is_remote(root) else str(Path(root).expanduser())
     if not is_remote(root) and not Path(root).is_dir():
         raise ValueError(f"{root} is not a folder: give the one with the shards, --data.root FOLDER")
+    if len(split) > PATTERN:
+        raise ValueError(f"{shown(split)} is longer than {PATTERN} characters")
     splits, classes = _read_info(root)
     if ".tar" in split:
         return _matching(root, split), classes
@@ -46,26 +47,44 @@ def find_shards(root: str, split: str) -> tuple[list[str], tuple[str, ...]]:
         if splits.get(name):
             return [f"{root}/{file}" for file in splits[name]], classes
         for pattern in (f"{name}/*.tar", f"{name}-*.tar", f"*-{name}-*.tar"):
-            if not is_remote(root) and (files := sorted(map(str, Path(root).glob(pattern)))):
+            if not is_remote(root) and (files := _glob(root, pattern)):
                 return files, classes
-    raise ValueError(f"no shards of {split!r} in {root}: give a pattern such as {split}-{{0000..0146}}.tar")
+    raise ValueError(
+        f"no shards of {shown(split)} in {root}: give a pattern such as {one_line(split, 60)}-{{0000..0146}}.tar"
+    )
 
 
 def _matching(root: str, pattern: str) -> list[str]:
     names = list(islice(expand(pattern), MAX_SHARDS + 1))
     if len(names) > MAX_SHARDS:
-        raise ValueError(f"{pattern!r} names more than {MAX_SHARDS:,} shards")
+        raise _too_many(pattern)
     addresses = []
     for name in names:
+        if is_remote(name) and not is_remote(root):  # a local set stays on this machine
+            raise ValueError(f"{one_line(name)} is an address, and {root} a folder: give both addresses or both local")
         if not any(wildcard in name for wildcard in "*?["):
             addresses.append(name if is_remote(name) or name.startswith("/") else f"{root}/{name}")
         elif is_remote(root) or is_remote(name):
             raise ValueError(f"{name} has a wildcard, which only a local folder allows: give a range, {{0000..0146}}")
-        elif files := sorted(map(str, Path(root).glob(name))):
+        elif files := _glob(root, name):
             addresses += files
         else:
-            raise ValueError(f"{root} has no shards {name}")
+            raise ValueError(f"{root} has no shards {one_line(name)}")
     return addresses
+
+
+def _glob(root: str, pattern: str) -> list[str]:
+    try:
+        files = sorted(map(str, islice(Path(root).glob(pattern), MAX_SHARDS + 1)))
+    except (ValueError, NotImplementedError) as error:  # .., an absolute path
+        raise ValueError(f"{shown(pattern)} is not a pattern of files in {root}") from error
+    if len(files) > MAX_SHARDS:
+        raise _too_many(pattern)
+    return files
+
+
+def _too_many(pattern: str) -> ValueError:
+    return ValueError(f"{shown(pattern)} names more than {MAX_SHARDS:,} shards")
 
 
 def expand(pattern: str) -> Iterator[str]:
@@ -89,7 +108,9 @@ def expand(pattern: str) -> Iterator[str]:
         for text in braces[1].split(","):
             yield from expand(f"{before}{text}{after}")
     else:
-        raise ValueError(f"{braces[0]} in {pattern!r} is neither a range, as {{0000..0146}}, nor a list, as {{a,b}}")
+        raise ValueError(
+            f"{shown(braces[0])} in a pattern is neither a range, as {{0000..0146}}, nor a list, as {{a,b}}"
+        )
 
 
 def _read_info(root: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
@@ -97,16 +118,23 @@ def _read_info(root: str) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     for name in INFO_FILES:
         address = f"{root}/{name}"
         try:
-            text = _read_remote(address, _content) if is_remote(address) else Path(address).read_bytes()
+            text = _read_remote(address, _content) if is_remote(address) else read_bytes(Path(address))
         except FileNotFoundError:
             continue
+        content: Any = (parse_yaml if name.endswith(".yaml") else parse_json)(text, address)
         try:
-            content: dict[str, Any] = yaml.safe_load(text) if name.endswith(".yaml") else json.loads(text)
-            splits = {split: list(map(str, part["filenames"])) for split, part in content["splits"].items()}
-            return splits, tuple(map(str, content.get("classes") or content.get("class_names") or ()))
-        except (ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            splits = {split: list(map(_require_name, part["filenames"])) for split, part in content["splits"].items()}
+            classes = tuple(map(str, content.get("classes") or content.get("class_names") or ()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{address} does not list splits with their filenames, as timm's does") from error
+        return splits, classes
     return {}, ()
+
+
+def _require_name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > PATTERN:
+        raise ValueError("not the name of a file")
+    return name
 
 
 def cache_folder() -> Path:

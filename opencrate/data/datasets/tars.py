@@ -4,12 +4,9 @@ The class is a number, in KEY.cls or as KEY.json's "label". Every shard is read 
 pictures are, which is kept in the user's cache; afterwards picture i is one seek and one read.
 """
 
-import json
 import logging
 import re
-import tarfile
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -20,15 +17,18 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ...errors import one_line
+from ...files import PICTURE_BYTES, SIDECAR_BYTES, parse_json
 from ..settings import Dataset
 from .decoding import decode
 from .pictures import Pictures
 from .shard_files import cache_folder, find_shards, is_remote, local_copy
+from .tar_headers import TarError, read_members
 
 log = logging.getLogger("opencrate")
 
 READERS = 8  # threads that download and index shards
-EXTENSIONS = ("jpg", "jpeg", "png", "webp")
+EXTENSIONS, LABELS = ("jpg", "jpeg", "png", "webp"), ("cls", "json")
 MAX_CLASSES = 100_000  # for whoever opens a set of unknown classes, with a num_classes without meaning
 
 
@@ -55,13 +55,15 @@ class Tars(Pictures):
         self.targets = self.index.targets
         highest = int(self.targets.max(initial=0))
         if highest >= (len(names) or data.num_classes):
-            name = self.name(int(self.targets.argmax()))
+            name = one_line(self.name(int(self.targets.argmax())))
             raise ValueError(f"{name} is of class {highest}, which is not one of {len(names) or data.num_classes}")
         count = data.num_classes if data.num_classes <= MAX_CLASSES else highest + 1
         self.classes = names or tuple(map(str, range(count)))
 
     def picture(self, i: int) -> Image.Image:
         offset, length = int(self.index.offsets[i]), int(self.index.lengths[i])
+        if length > PICTURE_BYTES:
+            raise ValueError(f"it is larger than {PICTURE_BYTES >> 20} MiB")
         with self.files[self._shard(i)].open("rb") as file:
             file.seek(offset)
             content = file.read(length)
@@ -81,14 +83,14 @@ def _open_shard(address: str) -> tuple[Path, Index]:
     """A shard's local file and its index, from the cache or else by reading it through."""
     file = local_copy(address)
     if not file.is_file():
-        raise FileNotFoundError(f"the shard {address} does not exist")
+        raise FileNotFoundError(f"the shard {one_line(address)} does not exist")
     stat = file.stat()
     version = f"{file.resolve()}\n{stat.st_size}\n{stat.st_mtime_ns}"
     cache = cache_folder() / f"{sha256(version.encode(errors='surrogateescape')).hexdigest()[:32]}.npz"
     try:
         with np.load(cache) as arrays:
             return file, Index(**arrays)
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile):  # none is kept, or it is damaged
+    except Exception:  # none is kept, or it is damaged
         pass
     try:
         index = _read_index(file, address)
@@ -114,42 +116,43 @@ def _read_index(path: Path, address: str) -> Index:
     """The samples of a tar file: neighbours whose names agree up to the first dot, and of which one is a picture."""
     rows: list[tuple[int, int, int]] = []
     keys: list[bytes] = []
-    try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for key, members in groupby(_named_members(tar), lambda member: member[0]):
-                parts = {extension: member for _, extension, member in members}
-                picture = next((parts[extension] for extension in EXTENSIONS if extension in parts), None)
-                if picture is not None:
-                    rows.append((picture.offset_data, picture.size, _target(file, parts, f"{address}: {key}")))
-                    keys.append(key.encode(errors="surrogateescape"))
-            file.seek(tar.offset)
-            end = file.read(tarfile.BLOCKSIZE)  # tarfile takes a damaged header, and none at all, for the end
-            if len(end) < tarfile.BLOCKSIZE or end.strip(b"\0"):
-                raise OSError(f"{address} is truncated or damaged after {tar.offset} bytes")
-    except tarfile.TarError as error:
-        raise OSError(f"{address} is not a complete, uncompressed tar file: {error}") from error
+    with path.open("rb") as file:
+        for key, members in groupby(_named_members(file, address), lambda member: member[0]):
+            parts = {extension: part for _, extension, *part in members if extension in (*EXTENSIONS, *LABELS)}
+            picture = next((parts[extension] for extension in EXTENSIONS if extension in parts), None)
+            if picture is not None:
+                offset, size = picture
+                name = f"{one_line(address)}: {one_line(key.decode(errors='replace'), 60)}"
+                rows.append((offset, min(size, PICTURE_BYTES + 1), _target(file, parts, name)))
+                keys.append(key)
     offsets, lengths, targets = np.array(rows, np.int64).reshape(-1, 3).T
     return Index(offsets, lengths.astype(np.int32), targets.astype(np.int32), np.array(keys, np.bytes_))
 
 
-def _named_members(tar: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """(key, extension, member) of each file."""
-    for member in tar:
-        if member.isreg() and (name := re.fullmatch(r"((?:.*/)?[^./]+)\.([^/]+)", member.name)):
-            yield name[1], name[2].lower(), member
-
-
-def _target(file: BinaryIO, parts: dict[str, tarfile.TarInfo], name: str) -> int:
-    member = parts.get("cls") or parts.get("json")
-    if member is None:
-        raise ValueError(f"{name} has a picture but no class: add a .cls with a number, or a .json with a label")
-    file.seek(member.offset_data)
-    text = file.read(member.size)
+def _named_members(file: BinaryIO, address: str) -> Iterator[tuple[bytes, str, int, int]]:
+    """(key, extension, offset, size) of each regular file."""
+    members = read_members(file)
     try:
-        target = int(text if "cls" in parts else str(json.loads(text)["label"]))
+        for path, offset, size in members:
+            if name := re.fullmatch(rb"((?:.*/)?[^./]+)\.([^/]+)", path):
+                yield name[1], name[2].decode(errors="replace").lower(), offset, size
+    except TarError as error:
+        raise OSError(f"{one_line(address)} is {error}") from error
+
+
+def _target(file: BinaryIO, parts: dict[str, list[int]], name: str) -> int:
+    if not (label := next((label for label in LABELS if label in parts), None)):
+        raise ValueError(f"{name} has a picture but no class: add a .cls with a number, or a .json with a label")
+    offset, size = parts[label]
+    if size > SIDECAR_BYTES:
+        raise ValueError(f"{name} has a .{label} of {size} bytes, and at most {SIDECAR_BYTES} are read")
+    file.seek(offset)
+    text = file.read(size)
+    try:
+        target = int(text if label == "cls" else str(parse_json(text, "the .json")["label"]))
         if not 0 <= target < 2**31:
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:
-        given = text[:20].decode(errors="replace") if "cls" in parts else "the .json"
+        given = text[:20].decode(errors="replace") if label == "cls" else "the .json"
         raise ValueError(f"{name} has no class that is a number from 0 on, but {given!r}") from error
     return target
