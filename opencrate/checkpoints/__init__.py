@@ -1,4 +1,4 @@
-"""Checkpoints: ours, a Hub repository's and the authors', read with `weights_only=True` and written atomically."""
+"""Checkpoints: ours, a Hub repository's and the authors', read without running code and written atomically."""
 
 from .intact import require_intact, seal
 from .load import Checkpoint, load, load_any, read

@@ -1,8 +1,11 @@
 """The checksum in `model.safetensors`, by which a damaged file is noticed: the format itself has none."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -29,19 +32,49 @@ def checksum(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Described:
+    """A weight in a file, before it is read."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str  # F32, BF16, I64, …
+
+    def is_floating_point(self) -> bool:
+        return self.kind.startswith(("F", "BF"))
+
+
+def described(file: Path) -> dict[str, Described]:
+    """The weights in a file, by its header alone."""
+    with _opened(file) as content:
+        parts = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118, it is no mapping
+        return {name: Described(name, tuple(part.get_shape()), part.get_dtype()) for name, part in parts.items()}
+
+
+def read_intact(file: Path, wanted: Mapping[str, Described]) -> dict[str, Tensor]:
+    """These weights of a file, all of which must be those that were written."""
+    with _opened(file) as content:
+        written = (content.metadata() or {}).get(CHECKSUM)
+        weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    # files of others, and of earlier versions, have no checksum to compare with
+    if written is not None and written != checksum(weights):
+        raise ValueError("its weights are not those that were written")
+    return {name: weights[weight.name].clone() for name, weight in wanted.items()}
+
+
 def require_intact(folder: Path) -> None:
     """Check that the weights in a folder can be read, and are those that were written."""
     file = folder / "model.safetensors"
     try:
+        read_intact(file, {})
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged: {one_line(str(error))}") from error
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
         with safe_open(file, "pt") as content:
-            written = (content.metadata() or {}).get(CHECKSUM)
-            weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118, it is no mapping
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} cannot be read: {one_line(str(error))}") from error
-    require_checksum(weights, written, file)
-
-
-def require_checksum(weights: Mapping[str, Tensor], written: str | None, file: Path) -> None:
-    """Files of others, and of earlier versions, have no checksum to compare with."""
-    if written is not None and written != checksum(weights):
-        raise ValueError(f"{file} is damaged: its weights are not those that were written")
+            yield content
+    except SafetensorError as error:
+        raise ValueError(one_line(str(error))) from error

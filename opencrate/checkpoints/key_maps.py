@@ -8,6 +8,7 @@ from typing import Any
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor
 
+from ..errors import shown
 from ..models.crate import CRATE
 from ..stems.patches import PatchEmbed
 
@@ -73,7 +74,7 @@ def _rename(state: StateDict, names: dict[str, str]) -> StateDict:
         elif stem in names and leaf in ("weight", "bias"):
             new = f"{names[stem]}.{leaf}"
         else:
-            raise ValueError(f"unknown key {key!r} in a CRATE checkpoint")
+            raise ValueError(f"unknown key {shown(key)} in a CRATE checkpoint")
         renamed[new.replace("{l}", number)] = tensor
     return renamed
 

@@ -2,41 +2,40 @@
 
 Ours is timm's Hub layout: a folder with `model.safetensors` and `config.json`. The authors' is a `torch.save` of a
 state dictionary, bare or under `state_dict` or `model`, with or without `module.` in its keys; what it does not tell is
-assumed, and said to be. A file is not trusted: a pickle is read with `weights_only=True`, always, and one that needs to
-run code is refused; whatever else is wrong is one sentence, a ValueError. Operators of a user's own are registered by
+assumed, and said to be. A file is not trusted: shapes are compared before a tensor is read, no pickle runs code
+(`torch_files`), and whatever is wrong is one sentence, a ValueError. Operators of a user's own are registered by
 modules that `config.json` names (`imports`): those of a local checkpoint are imported, by their dotted names and from
 where Python or the current folder has them; those of a Hub repository never are.
 """
 
-import argparse
-import json
 import logging
 import math
-import pickle
 import re
 import sys
-import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import safetensors.torch
 import timm
 import torch
 from pydantic import BaseModel, Field, FiniteFloat
 from timm.models import PretrainedCfg, clean_state_dict
 from torch import nn
 
-from ..errors import one_line
+from ..errors import one_line, shown
+from ..files import read_json
 from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
+from .intact import Described, described, read_intact
 from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours, square_patch
+from .torch_files import HoldsCode, Stored, read_content, read_tensors
 
 FILE_SUFFIXES = (".pth", ".pt", ".tar", ".bin")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _Pixels = Annotated[int, Field(ge=1, le=8192)]
+log = logging.getLogger("opencrate")
 _HUB_ID = re.compile(r"(hf-hub:)?[\w.-]+/[\w.-]+(@[\w./-]+)?")
 
 
@@ -57,7 +56,8 @@ class _Record(BaseModel):
 class Checkpoint:
     """A checkpoint that was read and is whole: weights in our layout, and the network they belong to."""
 
-    state: StateDict
+    state: dict[str, Any]  # described at first, read when they are known to fit
+    file: Path
     architecture: str
     config: dict[str, Any]
     origin: str
@@ -141,7 +141,7 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
     if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
         import_modules(checkpoint.imports)
     require_whole(checkpoint.state, checkpoint.config, str(path), checkpoint.imports)
-    return checkpoint
+    return replace(checkpoint, state=_read_weights(checkpoint.file, checkpoint.state))
 
 
 def _network_in(folder: Path) -> Path:
@@ -154,11 +154,10 @@ def _read_config(directory: Path) -> dict[str, Any]:
     file = directory / "config.json"
     if not file.is_file():
         raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        return {**config, "architecture": str(config["architecture"])}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{file} is not a checkpoint's configuration: {_sentence(error)}") from error
+    config = read_json(file)
+    if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
+        raise ValueError(f"{file} is not a checkpoint's configuration: it names no architecture")
+    return config
 
 
 def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
@@ -175,12 +174,13 @@ def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{config_file} is not a checkpoint's configuration: {_sentence(error)}") from error
     if architecture not in VARIANTS:
-        raise ValueError(f"{config_file} names the architecture {architecture!r}, which is not a CRATE")
+        raise ValueError(f"{config_file} names the architecture {shown(architecture)}, which is not a CRATE")
     files = [directory / name for name in _WEIGHTS if (directory / name).is_file()] if weights is None else [weights]
     if not files:
         raise ValueError(f"{directory} holds none of {', '.join(_WEIGHTS)}")
     return Checkpoint(
-        _weights(_read_content(files[0])),
+        _named_weights(_read_content(files[0])),
+        files[0],
         architecture,
         {**VARIANTS[architecture], **arguments},
         origin=f"Hub layout, {files[0].name}",
@@ -194,7 +194,7 @@ def _imports(content: dict[Any, Any], file: Path) -> tuple[str, ...]:
     """The modules that a checkpoint names for its operators."""
     names = content.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{file}: imports must be a list of modules, got {names!r}")
+        raise ValueError(f"{file}: imports must be a list of modules, got {shown(names)}")
     try:
         require_module_names(names)
     except ValueError as error:
@@ -228,7 +228,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
     content = _read_content(file)
     wrapped = [content[key] for key in ("state_dict", "model") if isinstance(content.get(key), dict)]
     extras = content if wrapped else {}
-    state = _weights(wrapped[0] if wrapped else content)
+    state = _named_weights(wrapped[0] if wrapped else content)
     assumed: tuple[str, ...] = ("img_size", "global_pool")
     if is_authors(state):
         origin = "the authors' layout"
@@ -241,7 +241,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
         assumed += ("compress", "sparsify")
     else:
         keys = ", ".join(list(state)[:3]) or "none"
-        raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {keys}")
+        raise ValueError(f"{file} is not a CRATE checkpoint: the first weights in it are {one_line(keys)}")
     config = extras.get("config")  # ours, if `save_authors` or a run wrote the file
     if isinstance(config, dict) and config.keys() >= VARIANTS[min(VARIANTS)].keys():
         assumed = ()
@@ -249,47 +249,52 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
         config, assumed = _config_of(state, num_heads, str(file)), assumed + ("num_heads",) * (num_heads is None)
     for name in ("arch", "epoch", "best_acc1"):
         value = extras.get(name)
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
-            value = f"{value.item():.4g}"
+        if isinstance(value, Stored) and value.shape.numel() == 1:
+            value = f"{_read_weights(file, {name: value})[name].item():.4g}"
         if isinstance(value, str | int | float):
-            origin += f", {name} {' '.join(str(value).split())}"
-    return Checkpoint(state, nearest_architecture(config), config, origin, assumed, imports=_imports(extras, file))
+            origin += f", {name} {one_line(str(value), 60)}"
+    return Checkpoint(
+        state, file, nearest_architecture(config), config, origin, assumed, imports=_imports(extras, file)
+    )
 
 
 def _read_content(file: Path) -> dict[Any, Any]:
+    """What a file of weights holds; tensors are described, and read by `_read_weights`."""
     try:
-        if file.suffix == ".safetensors":
-            content: Any = safetensors.torch.load_file(file)
-        else:
-            # timm's training checkpoints hold their command line, which is plain data
-            with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
-                content = torch.load(file, map_location="cpu", weights_only=True)
-    except PermissionError:
-        raise
-    except Exception as error:  # a damaged file fails anywhere in the readers
-        if code := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(f"{file} holds code ({code[1]}); only weights are read") from error
-        if "Unsupported operand" in str(error) and file.read_bytes()[:1] == pickle.PROTO:
-            raise ValueError(f"{file} is a pickle that may hold code; only weights are read") from error
-        raise ValueError(f"{file} cannot be read as a checkpoint: it is damaged, or holds no weights") from error
+        content = described(file) if file.suffix == ".safetensors" else read_content(file)
+    except HoldsCode as error:
+        raise ValueError(f"{file} holds code ({one_line(str(error), 80)}); only weights are read") from error
+    except ValueError as error:
+        raise ValueError(
+            f"{file} cannot be read as a checkpoint: it is damaged, or holds no weights ({error})"
+        ) from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is not a CRATE checkpoint: it holds a {type(content).__name__}, not named weights")
+        kind = "Tensor" if isinstance(content, Stored) else type(content).__name__
+        raise ValueError(f"{file} is not a CRATE checkpoint: it holds a {kind}, not named weights")
     return content
 
 
-def _weights(content: dict[Any, Any]) -> StateDict:
-    """The named weights in it, each with its own memory, without what wrappers put before their names."""
-    state: StateDict = {
-        name: value.clone(memory_format=torch.contiguous_format)
+def _read_weights(file: Path, weights: dict[str, Any]) -> StateDict:
+    """The weights that a file describes, which must be those that were written."""
+    try:
+        state = read_intact(file, weights) if file.suffix == ".safetensors" else read_tensors(file, weights)
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if broken := next((name for name, weight in state.items() if not weight.isfinite().all()), None):
+        log.warning("%s: the weight %s has values that are not finite", file, broken)
+    return state
+
+
+def _named_weights(content: dict[Any, Any]) -> dict[str, Any]:
+    """The weights in it by their names, without what wrappers put before these."""
+    weights = {
+        name: value
         for name, value in content.items()
-        if isinstance(name, str)
-        and isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and value.is_floating_point()
+        if isinstance(name, str) and isinstance(value, Stored | Described) and value.is_floating_point()
     }
-    while (cleaned := clean_state_dict(state)).keys() != state.keys():
-        state = cleaned
-    return current_names(state)
+    for _ in range(4):
+        weights = clean_state_dict(weights)
+    return current_names(weights)
 
 
 def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, Any]:
@@ -333,6 +338,9 @@ def _config_of(state: StateDict, num_heads: int | None, path: str) -> dict[str, 
 
 def require_whole(state: StateDict, config: dict[str, Any], path: str, imports: tuple[str, ...] = ()) -> None:
     """Compare the weights with the network that the configuration makes, before any is built."""
+    layers, depth = len({name.split(".")[1] for name in state if name.startswith("blocks.")}), config.get("depth")
+    if isinstance(depth, int) and depth > max(layers, 1):  # a network of a billion layers would take a while to build
+        raise ValueError(f"{path} is not a whole network: it has weights for {layers} of {shown(depth, 30)} layers")
     try:
         expected = CRATE(**config, device=torch.device("meta")).state_dict()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -340,9 +348,9 @@ def require_whole(state: StateDict, config: dict[str, Any], path: str, imports: 
         hint = f"; import {' and '.join(missing)} first, if you trust it" if missing else ""
         raise ValueError(f"{path} describes no network that can be built: {_sentence(error)}{hint}") from error
     problems = [f"{key} is missing" for key in expected.keys() - state.keys()]
-    problems += [f"{key} is not a weight of it" for key in state.keys() - expected.keys()]
+    problems += [f"{one_line(key, 80)} is not a weight of it" for key in state.keys() - expected.keys()]
     problems += [
-        f"{key} has shape {tuple(tensor.shape)} instead of {tuple(expected[key].shape)}"
+        f"{key} has shape {shown(tuple(tensor.shape))} instead of {tuple(expected[key].shape)}"
         for key, tensor in state.items()
         if key in expected and tensor.shape != expected[key].shape
     ]

@@ -34,7 +34,7 @@ BYTES = 1 << 30  # above what the process had when it began to read
 SENTENCE = 300
 LINE = 600  # of what is printed or logged besides
 CANARY = "foreign_code"  # what a crafted input that holds code names in it
-MODULES: tuple[str, ...] = ()  # of this package, each with a table TARGETS
+MODULES = ("checkpoints",)  # of this package, each with a table TARGETS
 
 Make = Callable[[Path], Path]  # writes an input into an empty folder and returns what is to be read
 
