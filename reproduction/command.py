@@ -15,6 +15,7 @@ from .document import require_no_loss, write_document
 from .execute import execute, places_for
 from .plan import Plan
 from .progress import Progress
+from .recognition import require_recognised
 from .results import Results
 from .scales import folders_for, plan_for
 
@@ -120,11 +121,13 @@ def _require_readable(name: str, data: Dataset, augment: Augmentation) -> None:
     try:
         for training in (True, False):
             if data.name == "folder":
-                split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
+                folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
+                require_recognised(name, tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir())))
             elif data.name == "packed":
-                open_feed(data, augment, training)
+                require_recognised(name, open_feed(data, augment, training).classes)
             else:
-                open_pictures(data, training)
+                pictures = open_pictures(data, training)
+                require_recognised(name, pictures.classes, pictures)
     except ValueError as error:
         cause = error.__cause__
         if data.name.startswith("torch/") and cause and not isinstance(cause, ImportError):  # no form was recognised

@@ -43,13 +43,13 @@ class _Record(BaseModel):
     """What is used of timm's record of a network, `pretrained_cfg`."""
 
     input_size: tuple[_Pixels, _Pixels, _Pixels] = (3, 224, 224)
-    mean: tuple[FiniteFloat, ...] = ()
-    std: tuple[FiniteFloat, ...] = ()
+    mean: list[FiniteFloat] = []
+    std: list[FiniteFloat] = []
     crop_pct: Annotated[FiniteFloat, Field(gt=0)] = 1.0
     interpolation: str = ""
     fixed_input_size: bool = False
     num_classes: int = 0
-    label_names: tuple[str, ...] | None = None
+    label_names: list[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,13 @@
 """The steps of the command: devices and jobs, datasets that cannot be read, documents that would lose results."""
 
 import json
+import math
 import shutil
+import struct
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -111,7 +114,7 @@ def test_an_empty_folder_has_no_pictures(tmp_path):
         ),
         (("train/cat/1.png",), r"^cifar10 cannot be read: \S+cifar10 has no folder 'validation' or "),
         (("train-images-idx4-ubyte",), r"^cifar10 cannot be read: "),
-        (("train/index.json",), r"^cifar10 cannot be read: \S+ is not an index of packed pictures"),
+        (("train/index.json",), r"^cifar10 cannot be read: \S+/index\.json is not JSON that can be read: "),
     ],
     ids=["no form", "half of a folder", "an empty IDX file", "an empty index"],
 )
@@ -127,9 +130,13 @@ def test_a_set_that_cannot_be_read_stops_the_plan_before_its_first_run(tmp_path,
 
 def test_two_of_torchvisions_sets_in_one_folder_are_both_opened(tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(
-        "reproduction.command.open_pictures", lambda data, training: opened.append((data.name, training))
-    )
+
+    def open_pictures(data, training):
+        opened.append((data.name, training))
+        mode, side = ("L", 28) if data.name == "torch/fashion_mnist" else ("RGB", 32)
+        return SimpleNamespace(classes=("0", "1"), picture=lambda i: Image.new(mode, (side, side)))
+
+    monkeypatch.setattr("reproduction.command.open_pictures", open_pictures)
     (tmp_path / "notes.txt").touch()
     settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}", f"fashion_mnist={tmp_path}"))
     settings.require_pictures(settings.plan())
@@ -139,9 +146,9 @@ def test_two_of_torchvisions_sets_in_one_folder_are_both_opened(tmp_path, monkey
 
 def test_packed_pictures_are_refused_where_a_run_varies_them_otherwise(tmp_path):
     squares = tmp_path / "pictures"
-    for split, shade in product(("train", "validation"), (0, 255)):
-        (squares / split / f"shade {shade}").mkdir(parents=True)
-        Image.new("RGB", (8, 8), (shade,) * 3).save(squares / split / f"shade {shade}" / "1.png")
+    for split, name in product(("train", "validation"), ("cat", "dog")):
+        (squares / split / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(squares / split / name / "1.png")
     pack_splits(squares, tmp_path / "packed", side=8)
     for runs, sentence in ((("cifar-10/crate-t/light/*",), None), (("cifar-10/crate-t/strong/*",), "randaugment")):
         settings = Reproduction(scale="small", data=(f"cifar10={tmp_path / 'packed'}",), runs=runs)
@@ -158,3 +165,36 @@ def test_what_is_wrong_is_told_without_options_that_the_command_lacks(tmp_path):
     settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}",), runs=("cifar-10/*",))
     with pytest.raises(ValueError, match=r"^cifar10 cannot be read: \S+ has 11 classes but data.num_classes is 10$"):
         settings.require_pictures(settings.plan())
+
+
+FASHION = ("T-shirt_top", "Trouser", "Pullover")
+
+
+def as_folders(root, names, mode, side):
+    for split, name in product(("train", "validation"), names):
+        (root / split / name).mkdir(parents=True)
+        Image.new(mode, (side, side)).save(root / split / name / "1.png")
+
+
+def as_idx(root, names, mode, side):
+    root.mkdir()
+    shape = (len(names), side, side, *[3] * (mode == "RGB"))
+    for prefix in ("train", "t10k"):
+        head = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+        (root / f"{prefix}-images-idx{len(shape)}-ubyte").write_bytes(head + bytes(math.prod(shape)))
+        labels = bytes([0, 0, 8, 1]) + struct.pack(">I", len(names)) + bytes(range(len(names)))
+        (root / f"{prefix}-labels-idx1-ubyte").write_bytes(labels)
+
+
+@pytest.mark.parametrize("write", [as_folders, as_idx])
+def test_swapped_sets_are_recognised(tmp_path, write):
+    write(tmp_path / "cifar10", ("airplane", "cat", "frog"), "RGB", 32)
+    write(tmp_path / "fashion_mnist", FASHION, "L", 28)
+    names = ("cifar10", "fashion_mnist")
+    for held in (names, names[::-1]):
+        data = tuple(f"{name}={tmp_path / its}" for name, its in zip(names, held, strict=True))
+        settings = Reproduction(scale="small", data=data, only=("table1",))
+        is_right = held == names
+        sentence = r"^cifar10 cannot be read: it holds another set: (cifar10 has no|the pictures of cifar10)"
+        with nullcontext() if is_right else pytest.raises(ValueError, match=sentence):
+            settings.require_pictures(settings.plan())
