@@ -51,3 +51,11 @@ def address(subject, settings):
     with serving(subject, settings) as address:
         subject.measure_reference().join()
         yield address
+
+
+@pytest.fixture
+def empty_address(subject, settings):
+    """As `address`, of a server that keeps no pictures of other tests."""
+    pytest.importorskip("uvicorn")
+    with serving(subject, settings) as address:
+        yield address

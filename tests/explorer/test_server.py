@@ -156,11 +156,11 @@ def probabilities(look: dict) -> list[float]:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_fifty_visitors_at_once_see_their_own_pictures(address, subject):
+def test_fifty_visitors_at_once_see_their_own_pictures(empty_address, subject):
     """And leave nothing behind: the pictures, 2.7 MB each, would be more than the tenth that is allowed."""
-    visits(address, 0)
+    visits(empty_address, 0)
     before = resident()
-    answers = visits(address, 100)
+    answers = visits(empty_address, 100)
     assert resident() < 1.1 * before
     prepared = [subject.prepare(Image.open(io.BytesIO(photo(number)))) for number in range(100, 150)]
     recordings = [record(subject.model, picture.images) for picture in prepared]
@@ -200,11 +200,11 @@ def test_a_key_cannot_be_guessed(address):
     assert question(address, "look").status == 410
 
 
-def test_the_oldest_is_forgotten(address):
-    first, second = (question(address, "sample", number=0).said["key"] for _ in range(2))
+def test_the_oldest_is_forgotten(empty_address):
+    first, second = (question(empty_address, "sample", number=0).said["key"] for _ in range(2))
     for _ in range(PictureStore().pictures.limit - 1):
-        last = question(address, "sample", number=1).said["key"]
-    assert [question(address, "look", key=key).status for key in (first, second, last)] == [410, 200, 200]
+        last = question(empty_address, "sample", number=1).said["key"]
+    assert [question(empty_address, "look", key=key).status for key in (first, second, last)] == [410, 200, 200]
 
 
 def test_what_is_looked_at_is_kept():
