@@ -8,7 +8,7 @@ FLOORS := .cache/floors
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu fuzz lint format timm-suite floors clean
+.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu fuzz mutants lint format timm-suite floors clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -50,6 +50,9 @@ test-gpu: $(READY)  ## the tests that need a CUDA device
 
 fuzz: $(READY)  ## read 10,000 mutated files and all crafted ones: make fuzz ARGS='--count 1000 --seed 1'
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(ARGS)
+
+mutants: $(READY)  ## change the code at 160 random places, each of which a test should notice : make mutants ARGS='--seed 1'
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
