@@ -16,7 +16,7 @@ import tyro
 
 from . import __version__, shipped
 from .errors import suggestion
-from .settings import Analysis, Auditing, Exploring, Studying
+from .settings import Analysis, Audited, Exploring, Studying
 from .training.options import Options, Switch
 
 if TYPE_CHECKING:
@@ -175,11 +175,17 @@ def analyze(source: SourceOrOurs = "", *, settings: Spread[Analysis]) -> None:
     print(f"{page} opens in any browser; tables/ and figures/ lie beside it")
 
 
-def audit(source: SourceOrOurs = "", *, settings: Spread[Auditing]) -> None:
-    """Compare every layer with its design, in one line each: opencrate audit [RUN_OR_CHECKPOINT]."""
+def audit(source: SourceOrOurs = "", *, settings: Spread[Audited]) -> None:
+    """Compare every layer with its design, and with nulls: opencrate audit [RUN_OR_CHECKPOINT] [--nulls] [--json]."""
     from . import report
+    from .files import json_text
+    from .measures.verdicts import to_dict
 
-    print(report.audit_of(*_or_ours(source, settings)))
+    trained, untrained = report.audit_of(*_or_ours(source, settings))
+    if settings.json:
+        print(json_text(to_dict(trained, untrained), indent=2))
+    else:
+        report.print_audit(trained, untrained, settings.nulls)
 
 
 def explore(source: SourceOrOurs = "", *, settings: Spread[Exploring]) -> None:

@@ -60,6 +60,14 @@ class Auditing(Studying):
 
 
 @dataclass(frozen=True)
+class Audited(Auditing):
+    """What to audit, and how it is printed."""
+
+    nulls: bool = False  # also print how the layers do beside every null, with intervals.
+    json: bool = False  # print everything as JSON instead.
+
+
+@dataclass(frozen=True)
 class Analysis(Auditing):
     """What to show, and on which pictures."""
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +17,7 @@ from opencrate.figures.canvas import Figure
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
+from opencrate.measures.verdicts import Verdict, summary, verdicts
 from opencrate.report import Auditing
 from opencrate.settings import Measuring
 from opencrate.stack import trajectory
@@ -100,22 +102,33 @@ def _coherence(U: Tensor) -> float:
 
 
 def _audit(study: Study, place: Place) -> dict[str, Any]:
-    """The relative change by every half-step, of the trained and an untrained network, and the verdicts."""
-    networks, samples = {"trained": study.model, "untrained": study.untrained}, min(AUDIT_SAMPLES, study.samples)
-    audits = {
-        name: audit(network, study.pictures[0].batches(samples, study.batch))
-        for name, network in networks.items()
+    """What an audit of the trained and of an untrained network says: sentences, and every half of every layer."""
+    samples = min(AUDIT_SAMPLES, study.samples)
+    audits = [
+        audit(network, study.pictures[0].batches(samples, study.batch))
+        for network in (study.model, study.untrained)
         if network is not None
-    }
-    changes = {
-        name: {half: [float(f"{change:.4g}") for change in audited.changes(half).mean(-1)] for half in HALVES}
-        for name, audited in audits.items()
-    }
+    ]
+    networks = dict(zip(("trained", "untrained"), audits, strict=False))
     cosines = {
-        name: [float(f"{cosine:.4g}") for cosine in audits["trained"].values[name].mean(-1)]
+        name: [float(f"{cosine:.4g}") for cosine in networks["trained"].values[name].mean(-1)]
         for name in ("gradient_cosine", "unit_cosine")
     }
-    return changes | cosines | {"verdicts": [verdict.text for verdict in audits["trained"].verdicts()]}
+    layers = {f"{name}_layers": [_layer(verdict) for verdict in verdicts(one)] for name, one in networks.items()}
+    return {"samples": audits[0].samples, "summary": list(summary(*audits))} | layers | cosines
+
+
+def _layer(verdict: Verdict) -> dict[str, Any]:
+    """Of each half its grade, how its aim changes, and the layer less the null that is hardest to beat, in per cent."""
+    result: dict[str, Any] = {"word": verdict.word}
+    for half in HALVES:
+        judgement = getattr(verdict, half)
+        result[half] = {"grade": judgement.grade}
+        if judgement.nulls:
+            change, (mean, low, high) = judgement.change, astuple(judgement.difference)
+            result[half] |= {"change": five_digits(change.mean), "best": judgement.best}
+            result[half] |= {"difference": five_digits(mean), "interval": [five_digits(low), five_digits(high)]}
+    return result
 
 
 def _means(table: LayerTable) -> dict[str, Any]:

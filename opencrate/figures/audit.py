@@ -1,38 +1,39 @@
-"""The audit as pictures: what each half-step changes, the rank of the tokens, the direction of the compression."""
+"""The audit as pictures: what each half-step and every null changes, the tokens' rank and spread, directions."""
 
 import numpy as np
 from torch import Tensor
 
 from ..measures import interval
-from ..measures.audit import Audit
+from ..measures.audit import Audit, relative
 from .canvas import COLOURS, GREY, PAGE, SMALL, Axes, Figure, layer_axis, sheet, style
 
-BETTER, WORSE, *_ = COLOURS
+LAYER, OTHER, *_ = COLOURS
 BEFORE = "#9aa5b1"
+MARKERS = "ovsD^P"  # of nulls
 
 
 @style()
 def half_steps(audit: Audit) -> Figure:
-    """How R^c changes by compression and the LASSO by sparsification, in per cent; rank; directions."""
-    note = f"Bars and points: means over {audit.samples} pictures; whiskers: 95 % intervals."
-    figure = sheet(PAGE, 4.6, notes=[note])
+    """How R^c and the sparsification's aim change, by the layer and by every null; rank; directions."""
+    note = f"Bars and points: means over {audit.samples} pictures; whiskers: 95 % intervals of the layer's own."
+    figure = sheet(PAGE, 5.4, notes=[note])
     (compressed, sparsified), (ranks, cosines) = figure.subplots(2, 2)
-    aim = audit.weights[0].aim or "LASSO"
-    _bars(compressed, audit.changes("compress"), "compression: change of $R^c$, per cent")
-    _bars(sparsified, audit.changes("sparsify"), f"sparsification: change of the {aim}, per cent")
+    aim = audit.weights[0].aim or "aim"
+    _beside_nulls(compressed, audit, "compress", "change of $R^c$ of tokens at unit length, per cent")
+    _beside_nulls(sparsified, audit, "sparsify", f"{aim} of the code less that of the zero code, per cent of it")
     for site, colour, marker, label in (
         ("Z", BEFORE, "o", "before the layer"),
-        ("Z_half", BETTER, "s", "after compression"),
-        ("Z_next", WORSE, "^", "after sparsification"),
+        ("Z_half", LAYER, "s", "after compression"),
+        ("Z_next", OTHER, "^", "after sparsification"),
     ):
         _line(ranks, audit.at("rank", site), colour, marker, label)
-    ranks.set_title("effective rank of the tokens", loc="left")
+    ranks.set_title("effective rank of tokens at unit length", loc="left")
     ranks.set_ylim(0, None)
     ranks.legend()
     for name, colour, marker, label in (
-        ("gradient_cosine", BETTER, "o", "step taken, against $-\\nabla R^c$"),
+        ("gradient_cosine", LAYER, "o", "step taken, against $-\\nabla R^c$"),
         ("unit_cosine", GREY, "D", "the same, of tokens at unit length"),
-        ("softmax_cosine", WORSE, "s", "softmax form, against exact gradient"),
+        ("softmax_cosine", OTHER, "s", "softmax form, against exact gradient"),
     ):
         _line(cosines, audit.values[name], colour, marker, label)
     cosines.axhline(0, color=GREY, linewidth=0.6)
@@ -60,16 +61,22 @@ def head_map(importance: Tensor) -> Figure:
     return figure
 
 
-def _bars(axis: Axes, changes: Tensor, title: str) -> None:
-    """The means of relative changes (layers, samples) as bars, blue where the design wants them, with whiskers."""
-    percent = 100 * changes
-    mean, low, high = (values.numpy() for values in (percent.mean(-1), *interval(percent)))
+def _beside_nulls(axis: Axes, audit: Audit, half: str, title: str) -> None:
+    """What a half-step is judged by as bars, with whiskers, and the same after every null as points."""
+    before, after, scale, nulls = audit.judged(half)
+    start = nulls["zero"] if half == "sparsify" else before
+    own = 100 * relative(after - start, scale)
+    mean, low, high = (values.numpy() for values in (own.mean(-1), *interval(own)))
     layers = np.arange(1, len(mean) + 1)
-    axis.bar(layers, mean, color=np.where(mean <= 0, BETTER, WORSE), width=0.7)
+    axis.bar(layers, mean, color=LAYER, alpha=0.55, width=0.75, label="the layer")
     whiskers = np.stack([mean - low, high - mean]).clip(0)
     axis.errorbar(layers, mean, whiskers, fmt="none", ecolor=GREY, elinewidth=0.8, capsize=1.5)
+    for (name, values), marker, colour in zip(nulls.items(), MARKERS, COLOURS[1:], strict=False):
+        points = 100 * relative(values - start, scale).mean(-1)
+        axis.plot(layers, points, marker, color=colour, markersize=3, linestyle="none", label=name)
     axis.axhline(0, color=GREY, linewidth=0.6)
     axis.set_title(title, loc="left")
+    axis.legend(ncols=3, fontsize=SMALL - 1, handletextpad=0.3, columnspacing=0.8)
 
 
 def _line(axis: Axes, values: Tensor, colour: str, marker: str, label: str) -> None:

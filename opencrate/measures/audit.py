@@ -1,17 +1,16 @@
-"""The audit: what every half-step of every layer does, against what it was designed to do.
+"""The audit: what every half-step of every layer does, against what it was designed to do, and against nulls.
 
     compress    Z^l → Z^{l+1/2}      should lower R^c(·; U_[K]^l), as a step against its gradient does
-    sparsify    Z^{l+1/2} → Z^{l+1}  should lower the LASSO of Y = LN Z^{l+1/2} in D^l, and leave few entries
+    sparsify    Z^{l+1/2} → Z^{l+1}  should lower its aim, for ISTA the LASSO of Y = LN Z^{l+1/2} in D^l
 
 For every sample and layer, at Z^l, Z^{l+1/2} and Z^{l+1}: R, R^c, ΔR, of the tokens as they are and of tokens at unit
-norm, ‖·‖₀ and ‖·‖₁ as shares of N·d, the objective ΔR − λ‖·‖₀, the effective rank. LayerNorm makes each half blind to
-the size of the tokens, and adding a move to them makes them longer, so it is the rates at unit norm that judge a half.
+length, ‖·‖₀ and ‖·‖₁ as shares of N·d, the objective ΔR − λ‖·‖₀; of tokens at unit length also the effective rank and
+the spread. LayerNorm makes each half blind to the length of the tokens, and adding a move to them makes them longer, so
+tokens at unit length judge a compression.
 
-ISTA starts with Y as its own code, which has entries of both signs, while the LASSO is over codes that have none below
-zero: `lasso_before` is its value at ReLU(Y), the nearest such code, `lasso_signed` at Y with the sign let pass, and
-`lasso_zero` at the code that is 0, which any code worth its price is below. What a sparsification aims at (`aim_…`) it
-says itself: the LASSO for ISTA, λ‖·‖₁ − R for prox_mm. It is compared with the aim at ReLU(Y) where the code takes the
-tokens' place, and at the zero code where it is added to them. What an operator does not say is not a number here.
+Almost any move lowers that R^c: it falls whenever the tokens are given something in common. So the same rate is taken
+of the tokens moved as far by every null of `nulls.MOVES`, and the aim of a sparsification at every code of
+`nulls.CODES`. `verdicts.py` grades the difference. What an operator does not say is not a number here.
 
 What the compression could have done is taken at its input X = LN Z^l: the exact gradient ∇R^c(X), its first-order
 Neumann form and its softmax form, which is the paper's derivation of attention (eq. mssa and before).
@@ -29,17 +28,8 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from ..errors import require_positive
 from ..layers import Layer
-from ..objective import (
-    coding_rate,
-    l0,
-    l1,
-    lasso,
-    project,
-    rate_scale,
-    subspace_coding_rate,
-    subspace_coding_rate_gradient,
-)
-from ..operators.base import Operator
+from ..objective import coding_rate, l0, l1, project, rate_scale, subspace_coding_rate, subspace_coding_rate_gradient
+from ..operators.base import Certificate, Operator
 from ..operators.gradient import neumann_step, softmax_step
 from ..stack import Step, is_stack
 from .geometry import (
@@ -48,31 +38,22 @@ from .geometry import (
     effective_rank,
     orthogonality_gap,
     orthonormality_gap,
+    spread,
 )
 from .layerwise import by_layer, read_steps, summary
+from .nulls import CODES, MOVES, null_codes, null_moves
 
-SITES = ("Z", "Z_half", "Z_next")
 HALVES = {"compress": ("Z", "Z_half"), "sparsify": ("Z_half", "Z_next")}
-AT_SITES = {
-    "R": +1,
-    "Rc": -1,
-    "dR": +1,
-    "R_unit": +1,
-    "Rc_unit": -1,
-    "dR_unit": +1,
-    "nonzero": -1,
-    "l1": -1,
-    "objective": +1,
-    "rank": 0,
-}
-"""What is measured at every site, and whether the objective wants it larger or smaller."""
+SITES = ("Z", "Z_half", "Z_next")
+AT_SITES = ("R", "Rc", "dR", "R_unit", "Rc_unit", "dR_unit", "nonzero", "l1", "objective", "rank", "spread")
+"""What is measured at every site."""
 OF_A_STEP = (
-    "aim_before",
-    "aim_after",
-    "lasso_signed",
-    "lasso_zero",
-    "lasso_before",
-    "lasso_after",
+    "compress_before",
+    "compress_after",
+    *(f"compress_null_{name}" for name in MOVES),
+    "sparsify_before",
+    "sparsify_after",
+    *(f"sparsify_null_{name}" for name in CODES),
     "gradient_cosine",
     "unit_cosine",
     "neumann_residual",
@@ -82,9 +63,7 @@ OF_A_STEP = (
     "gram",
 )
 """What is measured of a step as a whole."""
-LASSO = "LASSO"
 LAM = 0.1  # λ of the objective where the sparsification has none
-CLEARLY, MOSTLY, EFFECT = 0.9, 0.5, 0.01  # shares of samples that improve, and by how much on average
 
 
 @dataclass(frozen=True)
@@ -99,9 +78,9 @@ class Weights:
     coherence: float | None  # mean over pairs of heads of the cosine of their smallest angle
     coherence_max: float | None
     orthogonality: float | None  # ‖DᵀD − I‖_F/√d
-    eta_D: float | None  # η‖D‖², which must be below 2 for ISTA to descend; none where there is no η
     lam: float
     dead: tuple[int, ...] = ()  # heads
+    certificates: tuple[Certificate, ...] = ()  # what holds of the layer by a theorem
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,41 +98,31 @@ class Audit:
     def at(self, name: str, site: str) -> Tensor:
         return self.values[f"{name}@{site}"]
 
-    def improved(self, name: str, half: str) -> Tensor:
-        """The share of samples for which a half-step moves a measure as the objective wants it, (layers,)."""
-        before, after = HALVES[half]
-        better = AT_SITES[name] * (self.at(name, after) - self.at(name, before)) > 0
-        return better.double().mean(-1)
-
-    def aim_improved(self) -> Tensor:
-        """The same for what the sparsification aims at."""
-        return (self.values["aim_after"] < self.values["aim_before"]).double().mean(-1)
-
-    def verdicts(self) -> tuple["Verdict", ...]:
-        return tuple(_verdict(self, layer) for layer in range(len(self.weights)))
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for every layer: means with deviation and interval, shares of improved samples, weights, verdict."""
-        columns = summary(self.values)
-        for half in HALVES:
-            for name, wish in AT_SITES.items():
-                if wish:
-                    columns[f"{half}_improves_{name}"] = self.improved(name, half)
-        columns["sparsify_improves_aim"] = self.aim_improved()
-        return [
-            {"layer": weights.layer, "verdict": verdict.text} | row | asdict(weights)
-            for weights, verdict, row in zip(self.weights, self.verdicts(), by_layer(columns), strict=True)
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for a JSON file."""
-        return {"definition": {"name": "audit", "eps": self.eps}, "samples": self.samples, "rows": self.rows()}
+    def judged(self, half: str) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """What a half-step is judged by, (layers, samples): before and after it, a scale, and after every null."""
+        prefix = f"{half}_null_"
+        nulls = {name.removeprefix(prefix): values for name, values in self.values.items() if name.startswith(prefix)}
+        before, after = self.values[f"{half}_before"], self.values[f"{half}_after"]
+        scale = before if half == "compress" else torch.where(nulls["zero"] != 0, nulls["zero"], before)
+        return before, after, scale, nulls
 
     def changes(self, half: str) -> Tensor:
-        """How much a half-step changes what it is judged by, relative to what that was, (layers, samples)."""
-        if half == "sparsify":
-            return _relative(self.values["aim_before"], self.values["aim_after"])
-        return _relative(self.at("Rc_unit", "Z"), self.at("Rc_unit", "Z_half"))
+        """How much a half-step changes what it is judged by, as a share of what that was, (layers, samples)."""
+        before, after, *_ = self.judged(half)
+        return relative(after - before, before)
+
+    def differences(self, half: str) -> dict[str, Tensor]:
+        """What it is judged by, less what that is after each null, as shares of its scale, (layers, samples).
+
+        The scale is R^c before the step, or what the zero code costs. Below 0 the layer does better than the null.
+        """
+        _, after, scale, nulls = self.judged(half)
+        return {name: relative(after - null, scale) for name, null in nulls.items()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for every layer: means with deviation and interval, and the weights."""
+        columns = summary(self.values)
+        return [row | asdict(weights) for weights, row in zip(self.weights, by_layer(columns), strict=True)]
 
     def sample_rows(self) -> Iterator[dict[str, Any]]:
         """A row for every layer and sample."""
@@ -161,36 +130,6 @@ class Audit:
             for sample in range(self.samples):
                 values = {name: column[layer, sample].item() for name, column in self.values.items()}
                 yield {"layer": weights.layer, "sample": sample, **values}
-
-    def __str__(self) -> str:
-        lines = [f"audit, ε = {self.eps:g}, {self.samples} samples"]
-        return "\n".join(lines + [f"layer {v.layer:2d}  {v.text}" for v in self.verdicts()])
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether each half of a layer does what it was designed for: 2 clearly, 1 a little or for most samples, 0 not.
-
-    Clearly: better for 90 % of the pictures, by a per cent on average, and for a LASSO below that of the zero code. A
-    layer with a half-step whose operator states no aim is "unknown".
-    """
-
-    layer: int
-    compresses: int | None
-    sparsifies: int | None
-    evidence: tuple[str, str]
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def word(self) -> str:
-        grades = [grade for grade in (self.compresses, self.sparsifies) if grade is not None]
-        if len(grades) < 2:
-            return "unknown"
-        return "yes" if min(grades) == 2 else "no" if max(grades) == 0 else "partly"
-
-    @property
-    def text(self) -> str:
-        return f"{self.word}: " + "; ".join((*self.evidence, *self.warnings))
 
 
 def audit(model: nn.Module, batches: Tensor | Iterable[Any], eps: float = 0.1) -> Audit:
@@ -237,9 +176,10 @@ class AuditReader:
 
 
 class _AuditedLayer:
-    """A layer's weights and sparsification in float64, in which everything is measured."""
+    """A layer's weights and operators in float64, in which everything is measured."""
 
     def __init__(self, layer: Layer) -> None:
+        self.compressor: Any = deepcopy(layer.compress.operator).double()
         self.sparsifier: Any = deepcopy(layer.sparsify.operator).double()
         self.lam = float(getattr(self.sparsifier, "lam", LAM))
         self.U: Tensor | None = None if layer.U is None else layer.U.detach().double()
@@ -249,7 +189,6 @@ class _AuditedLayer:
     def weights(self, number: int) -> Weights:
         U, D = self.U, self.D
         mean, largest = (None, None) if U is None else coherence_between(U)
-        eta = getattr(self.sparsifier, "eta", None)
         return Weights(
             layer=number,
             aim=self.aim,
@@ -259,9 +198,9 @@ class _AuditedLayer:
             coherence=mean,
             coherence_max=largest,
             orthogonality=None if D is None else orthogonality_gap(D),
-            eta_D=None if eta is None or D is None else eta * torch.linalg.matrix_norm(D, ord=2).item() ** 2,
             lam=self.lam,
             dead=() if U is None else tuple(dead_heads(U)),
+            certificates=(*self.compressor.certificates(), *self.sparsifier.certificates()),
         )
 
     def of_subspaces(self, Z: Tensor, of_tokens: dict[str, Tensor], eps: float) -> dict[str, Tensor]:
@@ -269,44 +208,45 @@ class _AuditedLayer:
         R, R_unit = of_tokens["R"], of_tokens["R_unit"]
         Rc = Rc_unit = torch.full_like(R, torch.nan)
         if self.U is not None:
-            Rc = subspace_coding_rate(Z, self.U, eps)
-            Rc_unit = subspace_coding_rate(normalize(Z, dim=-1), self.U, eps)
+            Rc, Rc_unit = subspace_coding_rate(torch.stack([Z, normalize(Z, dim=-1)]), self.U, eps)
         differences = {"dR": R - Rc, "dR_unit": R_unit - Rc_unit, "objective": R - Rc - self.lam * l0(Z)}
         return {"Rc": Rc, "Rc_unit": Rc_unit} | differences
 
     def of_the_sparsification(self, step: Step) -> dict[str, Tensor]:
-        if step.code is None:
+        if step.code is None or self.aim is None:
             return {}
         Y, code = step.layer.sparsify.norm(step.Z_half).double(), step.code.double()
         start = Y.relu() if self.sparsifier.replaces else torch.zeros_like(code)
-        result = {"lasso_zero": 0.5 * Y.square().sum((-2, -1))}
-        if self.aim is not None:
-            floor = 0.0 if self.aim == LASSO else -torch.inf
-            values = [self.sparsifier.aim(Y, tokens.clamp_min(floor)) for tokens in (start, code)]
-            result |= {"aim_before": values[0], "aim_after": values[1]}
-        if self.D is not None and self.D.shape[1] == code.shape[-1]:
-            fits = [lasso(tokens.clamp_min(0), Y, self.D, self.lam) for tokens in (start, code)]
-            result |= {"lasso_before": fits[0], "lasso_after": fits[1]}
-            if self.D.shape[0] == self.D.shape[1]:
-                signed_fit = 0.5 * (Y - Y @ self.D.mT).square().sum((-2, -1))
-                result["lasso_signed"] = self.lam * l1(Y) + signed_fit
-        return result
+        codes = {"sparsify_before": start, "sparsify_after": code}
+        nulls = null_codes(self.sparsifier, Y, code, step.number)
+        codes |= {f"sparsify_null_{name}": null for name, null in nulls.items()}
+        return {name: self.sparsifier.aim(Y, code) for name, code in codes.items()}
 
     def of_the_compression(self, step: Step, eps: float) -> dict[str, Tensor]:
-        if self.U is None:
-            return {}
-        U, X = self.U, step.layer.compress.norm(step.Z).double()
+        result = {} if self.compress_aim is None else self._of_moves(step, eps)
+        return result if self.U is None else result | self._of_gradients(step, self.U, eps)
+
+    def _of_moves(self, step: Step, eps: float) -> dict[str, Tensor]:
+        """The aim of tokens at unit length, before and after the step, and after every null."""
+        Z, Z_half, nulls = step.Z.double(), step.Z_half.double(), null_moves(step)
+        tokens = {"compress_before": Z, "compress_after": Z_half}
+        tokens |= {f"compress_null_{name}": Z + null for name, null in nulls.items()}
+        together = normalize(torch.cat(list(tokens.values())), dim=-1)
+        return dict(zip(tokens, self.compressor.aim(together, eps).chunk(len(tokens)), strict=True))
+
+    def _of_gradients(self, step: Step, U: Tensor, eps: float) -> dict[str, Tensor]:
+        """The step's direction, and approximations of the gradient, beside the exact gradient of R^c."""
+        X, Z, move = step.layer.compress.norm(step.Z).double(), step.Z.double(), (step.Z_half - step.Z).double()
         exact = subspace_coding_rate_gradient(X, U, eps)
+        result = {
+            "gradient_cosine": _cosine(move, -exact),
+            "unit_cosine": _cosine(move, -_unit_gradient(Z, U, eps)),
+        }
+        size = exact.flatten(1).norm(dim=1).clamp_min(1e-30)
         forms = {
             "neumann": X - neumann_step(X, U, kappa=1.0, eps=eps),
             "softmax": X - softmax_step(X, U, kappa=1.0, eps=eps, scale=U.shape[-1] ** -0.5),
         }
-        moved = (step.Z_half - step.Z).double()
-        result = {
-            "gradient_cosine": _cosine(moved, -exact),
-            "unit_cosine": _cosine(moved, -_unit_gradient(step.Z.double(), U, eps)),
-        }
-        size = exact.flatten(1).norm(dim=1).clamp_min(1e-30)
         for name, form in forms.items():
             result[f"{name}_residual"] = (form - exact).flatten(1).norm(dim=1) / size
             result[f"{name}_cosine"] = _cosine(form, exact)
@@ -320,13 +260,15 @@ def _stated_aim(operator: Operator) -> str | None:
 
 
 def _of_tokens(Z: Tensor, eps: float) -> dict[str, Tensor]:
-    entries = Z.shape[-2] * Z.shape[-1]
+    entries, unit = Z.shape[-2] * Z.shape[-1], normalize(Z, dim=-1)
+    R, R_unit = coding_rate(torch.stack([Z, unit]), eps)
     return {
-        "R": coding_rate(Z, eps),
-        "R_unit": coding_rate(normalize(Z, dim=-1), eps),
+        "R": R,
+        "R_unit": R_unit,
         "nonzero": l0(Z) / entries,
         "l1": l1(Z) / entries,
-        "rank": effective_rank(Z),
+        "rank": effective_rank(unit),
+        "spread": spread(Z),
     }
 
 
@@ -343,47 +285,6 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
     return cosine_similarity(one.flatten(1), other.flatten(1), dim=1, eps=1e-30)
 
 
-def _verdict(result: Audit, layer: int) -> Verdict:
-    weights, warnings = result.weights[layer], list[str]()
-    compresses = sparsifies = None
-    compression = sparsification = "the operator states no aim"
-    moved, aimed = (result.changes(half)[layer].mean().item() for half in HALVES)
-    if weights.compress_aim is not None:
-        share = result.improved("Rc_unit", "compress")[layer].item()
-        raw = _relative(result.at("Rc", "Z"), result.at("Rc", "Z_half"))[layer].mean().item()
-        compresses = _grade(share, moved)
-        compression = (
-            f"R^c {signed(moved)} at unit length ({signed(raw)} as it is), lower in {share:.0%} of the pictures"
-        )
-    if weights.aim is not None:
-        share = result.aim_improved()[layer].item()
-        sparsifies = _grade(share, aimed)
-        sparsification = f"{weights.aim} {signed(aimed)}, lower in {share:.0%}"
-    if weights.aim == LASSO and sparsifies is not None:
-        after, zero = (result.values[name][layer] for name in ("lasso_after", "lasso_zero"))
-        of_zero = (after / zero.clamp_min(1e-30)).mean().item()
-        sparsifies = min(sparsifies, 2 if of_zero < 1 else 1)
-        sparsification += f", {of_zero:.0%} of the zero code's"
-    left = result.at("nonzero", "Z_next")[layer].mean().item()
-    sparsification += f"; {left:.0%} of the entries left"
-    if weights.eta_D is not None and weights.eta_D >= 2:
-        warnings.append(f"η‖D‖² = {weights.eta_D:.2f} is not below 2, so ISTA need not descend")
-    if weights.dead:
-        heads = ", ".join(map(str, weights.dead))
-        warnings.append(f"head {heads} is dead" if len(weights.dead) == 1 else f"heads {heads} are dead")
-    return Verdict(weights.layer, compresses, sparsifies, (compression, sparsification), tuple(warnings))
-
-
-def _grade(share: float, change: float) -> int:
-    """Of a quantity that should fall."""
-    return 2 if share >= CLEARLY and change <= -EFFECT else 1 if share > MOSTLY else 0
-
-
-def _relative(before: Tensor, after: Tensor) -> Tensor:
+def relative(change: Tensor, scale: Tensor) -> Tensor:
     """0 where there was nothing."""
-    return (after - before) / before.abs().where(before != 0, torch.inf)
-
-
-def signed(change: float) -> str:
-    """A relative change in per cent, with a minus that can be read."""
-    return f"{change:+.1%}".replace("-", "−")
+    return change / scale.abs().where(scale != 0, torch.inf)

@@ -62,6 +62,12 @@ def effective_rank(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     return torch.special.entr(shares).sum(-1).exp() * (total[..., 0] > 0)
 
 
+def spread(Z: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+    """1 − ‖mean of z/‖z‖‖ over the tokens z: 0 where all have one direction, or where all are 0."""
+    unit = torch.nn.functional.normalize(Z.double(), dim=-1)
+    return unit.norm(dim=-1).mean(-1) - unit.mean(-2).norm(dim=-1)
+
+
 def dead_heads(U: Float[Tensor, "k d p"]) -> list[int]:
     """The subspaces, counted from 1, onto which everything projects to 0."""
     return [k + 1 for k, basis in enumerate(U) if not basis.any()]

@@ -7,6 +7,7 @@ Y is the tokens behind a half-step's norm. A role that an operator does not over
 leave out what depends on it, and never guess by name or type.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +15,16 @@ from torch import Tensor, nn
 
 from ..objective.rates import project, subspace_coding_rate
 from .registry import Options, Registry
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a theorem says of a step, whatever the tokens are."""
+
+    statement: str  # a sentence
+    condition: str = ""  # on the weights; empty where there is none
+    value: float | None = None  # what the condition is about
+    holds: bool = True
 
 
 class Operator(nn.Module):
@@ -38,6 +49,10 @@ class Operator(nn.Module):
         """Whether the operator brings this role itself."""
         kind = Compression if isinstance(self, Compression) else Sparsification
         return getattr(type(self), role) is not getattr(kind, role)
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """What theorems say of the step with the weights as they are."""
+        return ()
 
     def extra_repr(self) -> str:
         return ", ".join(f"{option}={value}" for option, value in self.spec[1].items())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..errors import require_nonnegative, require_positive
 from ..objective.sparsity import lasso, soft_threshold
 from ..shapes import Codes, Dictionary, Float, Tokens
-from .base import Sparsification, sparsifications
+from .base import Certificate, Sparsification, sparsifications
 
 
 def ista_reference(Z: Tokens, D: Float[Tensor, "d d"], eta: float = 0.1, lam: float = 0.1) -> Tokens:
@@ -106,6 +106,10 @@ class ISTA(Sparsification):
 
     def aim(self, Y: Tensor, code: Tensor) -> Tensor | None:
         return lasso(code, Y, self.D.to(code.dtype), self.lam)
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        size = self.eta * torch.linalg.matrix_norm(self.D.detach().double(), ord=2).item() ** 2
+        return (Certificate("a step from a non-negative code lowers the LASSO", "η‖D‖² < 2", size, size < 2),)
 
     def matrix(self) -> Tensor:
         """A; while no gradient is asked for, it is formed once and kept until D or η changes."""

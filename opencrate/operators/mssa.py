@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..objective.rates import project, rate_scale
 from ..shapes import Bases, Float, Tokens
 from .attention import attend, attention_maps, lift, ssa
-from .base import SubspaceCompression, compressions
+from .base import Certificate, SubspaceCompression, compressions
 
 torch.fx.wrap("attend")  # symbolic tracing takes it as it is; torch.fx looks for it in the module that calls it
 
@@ -64,6 +64,12 @@ class AttentionCompression(SubspaceCompression):
 
     def maps(self, Y: Tensor) -> Tensor | None:
         return attention_maps(project(Y, self.U), self.scale, self.causal)
+
+    def certificates(self) -> tuple[Certificate, ...]:
+        """exp(scale · V Vᵀ), entry by entry, is positive semi-definite (Schur); its rows are divided by their sums."""
+        if self.causal:
+            return ()
+        return (Certificate("attention maps average: their eigenvalues are real and lie in [0, 1]"),)
 
 
 @compressions.register("mssa")

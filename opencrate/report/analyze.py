@@ -15,7 +15,7 @@ from ..measures.audit import Audit, audit
 from ..settings import Analysis, Auditing
 from ..study import Study, open_study
 from . import layer_sections, visual_sections
-from .data import NotApplicable, ReportData
+from .data import UNTRAINED, NotApplicable, ReportData
 from .page import write_page
 from .sections import Section, prepared
 
@@ -57,20 +57,23 @@ def analyze(source: str, settings: Analysis) -> Path:
         return write_page(data, folder, sections, omitted, time.monotonic() - began)
 
 
-def audit_of(source: str, settings: Auditing) -> Audit:
-    """The audit alone, without files."""
+def audit_of(source: str, settings: Auditing) -> tuple[Audit, Audit | None]:
+    """The audits of a network and of its untrained twin, if it has one, without files."""
     with joined(settings.device) as world, _reporting("pictures") as report:
         study = open_study(source, settings, world.device)
         total = min(study.samples, len(study.pictures[0].feed))
 
-        def batches() -> Iterator[Tensor]:
+        def batches(what: str) -> Iterator[Tensor]:
             done = 0
             for batch in study.batches():
-                report("audit", done, total)
+                report(what, done, total)
                 yield batch
                 done += len(batch)
 
-        return audit(study.model, batches(), settings.eps)
+        trained = audit(study.model, batches("audit"), settings.eps)
+        if study.untrained is None:
+            return trained, None
+        return trained, audit(study.untrained, batches(f"audit of the {UNTRAINED} network"), settings.eps)
 
 
 def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:

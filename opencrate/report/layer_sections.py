@@ -1,13 +1,25 @@
 """The sections of numbers by layer: each reads the measurements, writes tables and figures, and describes them."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .. import figures
 from ..inspection.baseline import token_table
 from ..measures import LayerTable, layerwise
-from ..measures.audit import CLEARLY, EFFECT, HALVES, Audit, signed
+from ..measures.audit import Audit
 from ..measures.geometry import coherence_between, dead_heads, orthonormality_gap
+from ..measures.verdicts import (
+    EFFECT,
+    NULLS,
+    PICTURES,
+    Verdict,
+    certified,
+    null_rows,
+    signed,
+    summary,
+    to_dict,
+    verdicts,
+)
 from ..study import evenly_spaced
 from .data import UNTRAINED, NotApplicable, ReportData
 from .sections import Section, Table, prose
@@ -96,65 +108,89 @@ def epochs(data: ReportData, section: Section) -> None:
 
 
 def audited(data: ReportData, section: Section) -> None:
-    """Every half-step of every layer, compared with what it was designed to do."""
-    audits = [measured.audit for measured in data.measured.values() if measured.audit]  # ours, then the untrained one's
-    trained, table = audits[0], audits[0].to_dict()
-    section.json("audit", table)
-    section.csv("audit", ({"definition": f"audit, ε = {trained.eps:g}", **row} for row in table["rows"]))
+    """Every half-step of every layer, compared with what it was designed to do, and with nulls."""
+    trained, *others = [measured.audit for measured in data.measured.values() if measured.audit]
+    untrained = others[0] if others else None
+    section.json("audit", to_dict(trained, untrained))
+    section.csv("audit", ({"definition": f"audit, ε = {trained.eps:g}", **row} for row in trained.rows()))
+    networks = {"trained": trained, UNTRAINED: untrained}
+    section.csv(
+        "audit_nulls",
+        ({"network": name, **row} for name, network in networks.items() if network for row in null_rows(network)),
+    )
     section.csv("audit_samples", trained.sample_rows())
     section.headline = [
-        ("layers compress as designed", _count(audits, "compresses")),
-        ("layers sparsify as designed", _count(audits, "sparsifies")),
+        ("layers compress better than every null", _count(trained, untrained, "compress")),
+        ("layers sparsify better than every null", _count(trained, untrained, "sparsify")),
     ]
-    section.items.append(_verdicts(audits))
-    caption = "What the two halves of every layer change. Blue bars go in the direction that the design wants."
-    section.figure(figures.half_steps(trained), "audit", caption)
+    section.items += summary(trained, untrained)
+    section.items.append(_verdicts(trained, untrained))
+    section.figure(figures.half_steps(trained), "audit", prose()["results"]["audit"])
+    section.items.append(prose()["results"]["theorems"] + " " + _sentences(certified(trained)))
     section.items.append(_weights(trained))
     if trained.weights[0].U_size is not None:
         section.items.append(_approximations(trained))
 
 
-def _count(audits: list[Audit], half: str) -> str:
+def _count(trained: Audit, untrained: Audit | None, half: str) -> str:
     """How many layers do a half as designed."""
-    grades = [[getattr(verdict, half) for verdict in audit.verdicts()] for audit in audits]
-    if grades[0][0] is None:
-        return "no stated aim"
-    counts = [str(of_layers.count(2)) for of_layers in grades]
+    grades = [[getattr(verdict, half).grade for verdict in verdicts(one)] for one in (trained, untrained) if one]
+    if grades[0][0] in ("unknown", "too few"):
+        return {"unknown": "no stated aim", "too few": "too few pictures"}[grades[0][0]]
+    counts = [str(of_layers.count("yes")) for of_layers in grades]
     return _beside([f"{counts[0]} of {len(grades[0])}", *counts[1:]])
 
 
-def _verdicts(audits: list[Audit]) -> Table:
-    verdicts = audits[0].verdicts()
-    columns = ["layer", "as designed?", "compression", "sparsification", "notes"]
-    rows = [[f"{verdict.layer}", verdict.word, *verdict.evidence, "; ".join(verdict.warnings)] for verdict in verdicts]
-    caption = prose()["results"]["verdicts"].format(
-        samples=audits[0].samples, clearly=100 * CLEARLY, effect=100 * EFFECT
-    )
-    for untrained in audits[1:]:
+def _verdicts(trained: Audit, untrained: Audit | None) -> Table:
+    columns, found = ["layer", "as designed?", "compression", "sparsification", "ΔR, nats", "notes"], verdicts(trained)
+    rows = [
+        [f"{verdict.layer}", verdict.word, *_halves(verdict), _reduction(verdict), "; ".join(verdict.notes)]
+        for verdict in found
+    ]
+    caption = prose()["results"]["verdicts"].format(samples=trained.samples, effect=100 * EFFECT, pictures=PICTURES)
+    if untrained:
         columns.append(UNTRAINED)
-        rows = [[*row, cell] for row, cell in zip(rows, _in_short(untrained), strict=True)]
+        rows = [[*row, _grades(verdict)] for row, verdict in zip(rows, verdicts(untrained), strict=True)]
         caption += " “Untrained” is the same network with fresh weights, on the same pictures."
-    return Table(columns, rows, caption, marks=[verdict.word for verdict in verdicts])
+    return Table(columns, rows, caption, marks=[verdict.word.replace(" ", "-") for verdict in found])
 
 
-def _in_short(audit: Audit) -> Iterator[str]:
-    """Of every layer, the verdict and the changes that it is about."""
-    rates, fits = (audit.changes(half).mean(-1).tolist() for half in HALVES)
-    for verdict, weights, rate, fit in zip(audit.verdicts(), audit.weights, rates, fits, strict=True):
-        changes = [] if verdict.compresses is None else [f"R^c {signed(rate)}"]
-        changes += [] if verdict.sparsifies is None else [f"{weights.aim} {signed(fit)}"]
-        yield f"{verdict.word}: {', '.join(changes)}" if changes else verdict.word
+def _halves(verdict: Verdict) -> Iterator[str]:
+    """Of each half its grade, the change of its aim, and the difference to the best null with its interval."""
+    for half, nulls in NULLS.items():
+        judgement = getattr(verdict, half)
+        if judgement.change is None or not judgement.nulls:
+            yield f"{judgement.grade}: {judgement.evidence}"
+        else:
+            change, words = signed(judgement.change.mean), nulls[judgement.best].words
+            yield f"{judgement.grade}: {judgement.aim} {change}; {judgement.difference} beside {words}"
+
+
+def _reduction(verdict: Verdict) -> str:
+    return "–" if verdict.reduction is None else f"{verdict.reduction.mean:+.1f}".replace("-", "−")
+
+
+def _grades(verdict: Verdict) -> str:
+    return f"{verdict.compress.grade}, {verdict.sparsify.grade}"
+
+
+def _sentences(parts: Iterable[str]) -> str:
+    return " ".join(f"{part[0].upper()}{part[1:]}." for part in parts)
 
 
 def _weights(audit: Audit) -> Table:
     columns = ["layer", "size of U_k", "U_k from orthonormal", "coherence", "D from orthogonal"]
+    conditions = dict.fromkeys(one.condition for one in audit.weights[0].certificates if one.condition)
     rows = []
     for weights, gram in zip(audit.weights, audit.values["gram"].amax(-1).tolist(), strict=True):
-        numbers = (weights.U_size, weights.orthonormality, weights.coherence, weights.orthogonality, weights.eta_D)
-        *cells, step = ("–" if value is None else f"{value:.2f}" for value in numbers)
-        too_long = weights.eta_D is not None and weights.eta_D >= 2
-        rows.append([f"{weights.layer}", *cells, f"{step}, no" if too_long else step, _number(gram)])
-    return Table([*columns, "η‖D‖² (below 2?)", "γ‖Gram‖ (below 1?)"], rows, prose()["results"]["weights"])
+        numbers = (weights.U_size, weights.orthonormality, weights.coherence, weights.orthogonality)
+        cells = ["–" if value is None else f"{value:.2f}" for value in numbers]
+        for one in weights.certificates:
+            if one.condition:
+                cells.append(f"{one.value:.2f}{'' if one.holds else ', no'}")
+        rows.append([f"{weights.layer}", *cells, _number(gram)])
+    columns += [f"{condition}?" for condition in conditions]
+    return Table([*columns, "γ‖Gram‖ (below 1?)"], rows, prose()["results"]["weights"])
 
 
 def _approximations(audit: Audit) -> str:

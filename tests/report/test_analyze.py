@@ -14,6 +14,8 @@ from opencrate import layerwise, load, save_pretrained
 from opencrate.checkpoints.key_maps import to_authors
 from opencrate.cli import main
 from opencrate.measures.audit import audit
+from opencrate.measures.nulls import CODES, MOVES
+from opencrate.measures.verdicts import null_rows, signed, summary, verdicts
 from opencrate.report import Analysis, analyze, audit_of, sections
 from opencrate.report.sections import Section, labels, prepared
 from opencrate.settings import SECTIONS, Studying
@@ -44,6 +46,7 @@ def test_everything_is_written(report):
         "COLUMNS.txt",
         "audit.csv",
         "audit.json",
+        "audit_nulls.csv",
         "audit_samples.csv",
         "head_importance.csv",
         "layers.json",
@@ -71,18 +74,23 @@ def test_tables_hold_what_the_functions_measure(report, checkpoint, pictures):
         assert {line["definition"] for line in lines} == {name}
         assert {line["curve"] for line in lines} == {f"folder {pictures.name}", "untrained"}
     found = json.loads((report.parent / "tables/audit.json").read_text())
-    expected = audit(model, source.batches(9, 4)).rows()
-    assert [row["verdict"] for row in found["rows"]] == [row["verdict"] for row in expected]
+    expected = audit(model, source.batches(9, 4))
+    assert [row["verdict"] for row in found["rows"]] == [verdict.text for verdict in verdicts(expected)]
+    assert found["summary"][:2] == list(summary(expected))[:2]
+    nulls = list(csv.DictReader((report.parent / "tables/audit_nulls.csv").read_text().splitlines()))
+    own = [row for row in nulls if row["network"] == "trained"]
+    assert [float(row["mean"]) for row in own] == pytest.approx([row["mean"] for row in null_rows(expected)], rel=1e-6)
+    assert {row["network"] for row in nulls} == {"trained", "untrained"}
 
 
 def test_every_column_is_explained(report):
     told = (report.parent / "tables/COLUMNS.txt").read_text()
     row = json.loads((report.parent / "tables/audit.json").read_text())["rows"][0]
     for name in row:
-        plain = re.sub(r"(_std|_low|_high)$|@.*$|^(compress|sparsify)_improves_", "", name)
-        plain = re.sub(r"@.*$", "", plain)
-        stem = re.sub(r"^(lasso|neumann|softmax)_.*$", r"\1_", plain)
-        assert stem in told or plain in ("layer", "verdict", "aim"), name
+        plain = re.sub(r"@.*$", "", re.sub(r"(_std|_low|_high)$", "", name))
+        stem = re.sub(r"^(neumann|softmax|compress_null|sparsify_null)_.*$", r"\1_", plain)
+        stem = re.sub(r"^(compress|sparsify)_after$", r"\1_before, _after", stem)
+        assert stem in told or plain in ("layer", "verdict", "grades"), name
 
 
 def test_the_page_says_what_the_network_is_and_explains_its_words(report):
@@ -202,11 +210,36 @@ def test_chosen_pictures_come_first(checkpoint, pictures):
 def test_the_audit_on_the_command_line(checkpoint, pictures, capsys):
     main(["audit", checkpoint, "--images", str(pictures), "--samples", "4", "--device", "cpu"])
     printed = capsys.readouterr()
-    assert printed.err == "opencrate: audit (0 of 4 pictures done)\n"
-    first, *lines = printed.out.splitlines()
-    assert first == "audit, ε = 0.1, 4 samples"
-    assert [line[:8] for line in lines] == ["layer  1", "layer  2", "layer  3"]
-    assert audit_of(checkpoint, replace(FEW, images=str(pictures))).samples == 4
+    assert printed.err.splitlines() == [
+        "opencrate: audit (0 of 4 pictures done)",
+        "opencrate: audit of the untrained network (0 of 4 pictures done)",
+    ]
+    assert printed.out.startswith("audit of 4 pictures, ε = 0.1\n\nCompression: not graded")
+    assert max(map(len, printed.out.splitlines())) <= 80
+    assert re.findall(r"^ +(\d)   too few", printed.out, re.MULTILINE) == ["1", "2", "3"]
+    trained, untrained = audit_of(checkpoint, replace(FEW, images=str(pictures)))
+    assert trained.samples == untrained.samples == 4
+    main(["audit", checkpoint, "--images", str(pictures), "--samples", "4", "--device", "cpu", "--json"])
+    values = json.loads(capsys.readouterr().out)
+    assert values["summary"] == list(summary(trained, untrained))
+
+
+def test_the_table_of_nulls_on_the_command_line(checkpoint, pictures, capsys):
+    options = ["--images", str(pictures), "--samples", "4", "--device", "cpu"]
+    main(["audit", checkpoint, *options, "--nulls"])
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    assert re.findall(r"^(.*(?:compress|sparsify)): ", printed, re.MULTILINE) == [
+        "compress",
+        "sparsify",
+        "untrained network, compress",
+        "untrained network, sparsify",
+    ]
+    for name in (*MOVES, *CODES):
+        assert len(re.findall(rf" {name}\b", printed)) >= 2
+    trained, _ = audit_of(checkpoint, replace(FEW, images=str(pictures)))
+    first = signed(trained.differences("compress")["opposite"][0].mean().item()).removesuffix(" %")
+    assert re.search(rf"^ +1 +{re.escape(first)} ± ", printed, re.MULTILINE)
 
 
 def test_an_authors_checkpoint(pictures, tmp_path):

@@ -26,7 +26,7 @@ def test_nothing_is_testable_without_runs(tmp_path):
     *found, last = claims(SMALL, filled(SMALL, tmp_path, lambda run: None))
     assert last.verdict == "not testable here"
     assert {(claim.verdict, claim.evidence) for claim in found} == {(UNTESTED, "no run for it is done")}
-    assert len({claim.text for claim in found}) == len(found) == 27
+    assert len({claim.text for claim in found}) == len(found) == 28
 
 
 COSTS = [
@@ -224,17 +224,29 @@ def test_incoherence(tmp_path, values, verdict):
 
 
 @pytest.mark.parametrize(
-    ("words", "verdict", "counts"),
+    ("grades", "verdict", "counts"),
     [
-        (("yes", "yes", "yes"), HOLDS, "yes at 3"),
-        (("no", "no", "no"), NOT, "no at 3"),
-        (("yes", "partly", "partly"), PART, "yes at 1, partly at 2"),
-        (("yes", "no", "no"), PART, "yes at 1, no at 2"),
+        (("yes", "yes", "yes"), HOLDS, "yes at 3 of 3 layers; untrained 1"),
+        (("no", "no", "no"), NOT, "yes at 0 of 3 layers; untrained 1"),
+        (("yes", "no", "collapse"), PART, "yes at 1 of 3 layers, collapse at 1; untrained 1"),
     ],
 )
-def test_what_the_audit_says(tmp_path, words, verdict, counts):
-    changes = {"compress": [-0.1, 0.1, -0.2], "sparsify": [-0.3, -0.1, -0.1]}
-    found = {"trained": changes, "verdicts": [f"{word}: R^c −3.8%" for word in words], "gradient_cosine": [0.0] * 3}
-    claim = judged(tmp_path, "every layer", looks={"CRATE-T": [{"audit": found}]})
-    told = "attention lowers R^c of tokens at unit length at 2, ISTA its LASSO at 3"
-    assert (claim.verdict, claim.evidence) == (verdict, f"CRATE-T, seed 0, 3 layers: {counts}; {told}")
+def test_what_the_audit_says(tmp_path, grades, verdict, counts):
+    def layers(*grades):
+        return [{"word": "no", "compress": {"grade": grade}, "sparsify": {"grade": "no"}} for grade in grades]
+
+    found = {"trained_layers": layers(*grades), "untrained_layers": layers("yes", "no", "no")}
+    claim = judged(tmp_path, "attention lowers R^c more", looks={"CRATE-T": [{"audit": found}]})
+    assert (claim.verdict, claim.evidence) == (verdict, f"CRATE-T, seed 0: {counts}")
+    claim = judged(tmp_path / "ista", "ISTA lowers its LASSO", looks={"CRATE-T": [{"audit": found}]})
+    assert (claim.verdict, claim.evidence) == (NOT, "CRATE-T, seed 0: yes at 0 of 3 layers; untrained 0")
+
+
+def test_an_audit_without_nulls_needs_a_run(tmp_path):
+    claim = judged(
+        tmp_path, "attention lowers R^c more", looks={"CRATE-T": [{"audit": {"verdicts": ["yes: it does"]}}]}
+    )
+    assert (claim.verdict, claim.evidence) == (
+        "not run",
+        "the audit of CRATE-T, seed 0 was made without nulls, so this row needs a run",
+    )

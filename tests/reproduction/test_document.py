@@ -59,9 +59,31 @@ LAYERS = {
     "tokens": {"figure": "tokens.png"},
     "subspaces": {"figure": "subspaces.png", "coherence": [0.25, 0.125, 0.0625, 0.03125]},
     "audit": {
-        "trained": {"compress": [-0.25, 0.125], "sparsify": [-0.5, -0.0625]},
-        "untrained": {"compress": [0.01, 0.02], "sparsify": [0.03, 0.04]},
-        "verdicts": ["yes: it does; so does it; and how", "no: it does not"],
+        "samples": 64,
+        "summary": ["Compression: so.", "Sparsification: so.", "Altogether: so."],
+        "trained_layers": [
+            {
+                "compress": {
+                    "grade": "no",
+                    "change": -0.25,
+                    "best": "common",
+                    "difference": 0.02,
+                    "interval": [-0.01, 0.05],
+                },
+                "sparsify": {
+                    "grade": "yes",
+                    "change": -0.5,
+                    "best": "zero",
+                    "difference": -0.125,
+                    "interval": [-0.25, -0.0625],
+                },
+            },
+            {"compress": {"grade": "unknown"}, "sparsify": {"grade": "too few"}},
+        ],
+        "untrained_layers": [
+            {"compress": {"grade": "no"}, "sparsify": {"grade": "no"}},
+            {"compress": {"grade": "yes"}, "sparsify": {"grade": "no"}},
+        ],
         "gradient_cosine": [0.5, -0.25],
         "unit_cosine": [0.125, -0.0625],
     },
@@ -241,10 +263,12 @@ def test_layers_and_half_steps(text):
     ]
     assert [line[0].partition(",")[0] for line in lines[5:]] == ["CRATE-S"] * 4
     (audited,) = found["The effect of every half-step (CRATE-T)"]
+    common, zero = "+2.0 % (−1.0 … +5.0), common", "−12.5 % (−25.0 … −6.2), zero"
     assert audited[1:] == [
-        ["1", "yes", "it does", "+1.0 %", "+0.500", "+0.125", "so does it; and how", "+3.0 %"],
-        ["2", "no", "it does not", "+2.0 %", "−0.250", "−0.062", "", "+4.0 %"],
+        ["1", "no, −25.0 %", common, "no", "yes, −50.0 %", zero, "no", "+0.500", "+0.125"],
+        ["2", "unknown", "–", "yes", "too few", "–", "no", "−0.250", "−0.062"],
     ]
+    assert "- Compression: so.\n- Sparsification: so.\n" in text
     assert "by layer: 0.250, 0.125, 0.062, 0.031." in text
 
 
@@ -265,7 +289,7 @@ def test_networks_of_other_depths_share_a_table(tmp_path, drawn):
 
 def test_every_claim_has_a_verdict_and_its_evidence(text):
     (lines,) = tables(text)["What holds"]
-    assert len(lines) == 1 + 28
+    assert len(lines) == 1 + 29
     verdicts = {claim: (verdict, evidence) for claim, verdict, evidence in lines[1:]}
     assert verdicts["R^c falls with depth"][0] == "**holds**"
     assert verdicts["the proximal majorisation step costs accuracy"] == ("**not run**", "no run for it is done")

@@ -104,7 +104,9 @@ def test_looking_again_is_not_training_again(place):
     assert layers["untrained"]["Rc"] != layers["validation"]["Rc"]
     assert row["looks"]["fig4"].keys() == {"0", "1"}
     audited = row["looks"]["audit"]
-    assert [len(audited[name]) for name in ("verdicts", "gradient_cosine", "unit_cosine")] == [len(model.blocks)] * 3
+    lists = ("trained_layers", "untrained_layers", "gradient_cosine", "unit_cosine")
+    assert [len(audited[name]) for name in lists] == [len(model.blocks)] * 4
+    assert audited["trained_layers"][0]["compress"]["grade"] == "too few"
     assert audited["gradient_cosine"] != audited["unit_cosine"]
     for name in ("tokens", "subspaces"):
         assert (place.out / "figures" / row["looks"][name]["figure"]).read_bytes().startswith(b"\x89PNG")
