@@ -1,12 +1,13 @@
 """The definitions of a layer's R^c, each by a name.
 
 "R^c of layer l" has several readings (docs/ERRATA.md, 1.4). A `Definition` says which tokens are measured, whether
-through the layer's LayerNorm, whether every projected token is scaled to unit norm, with which ε, whether with the
+through the layer's LayerNorm, whether every projection is scaled to unit length, with which ε, whether with the
 class token and with which scaling; every table carries its name. Three are built in:
 
     paper      R^c(Z^{l+1/2}; U_[K]^l), raw, as the text says; ε = 0.1 is ours, for the text gives none
-    official   U_kᵀ LN(Z^l) at unit norm, class token counted, ε² = 0.01, as the authors' script measures
-    unit       R^c(Z^{l+1/2}; U_[K]^l) with every projection U_kᵀ z at unit norm, ε = 0.1: what a layer gains by
+    official   U_kᵀ LN(Z^l) with every projection at unit length, class token counted, ε² = 0.01, as the authors' script
+               measures
+    unit       R^c(Z^{l+1/2}; U_[K]^l) with every projection U_kᵀ z at unit length, ε = 0.1: what a layer gains by
                shrinking its tokens does not count
 
 The non-zero fraction is ‖Z^{l+1}‖₀/(d·N) in all of them. This module is light, for recipes and help texts.

@@ -6,14 +6,14 @@
     unknown    the operator states no aim
     too few    there are fewer pictures than PICTURES
 
-"Below" means that the 95 % bootstrap interval of the mean over pictures lies below 0, and the mean by EFFECT. ΔR is told
-of both halves together: even the exact gradient step on R^c lowers R about as much.
+"Below" means that the 95 % bootstrap interval of the mean over pictures lies below 0, and the mean by EFFECT. ΔR is
+that of both halves together: even the exact gradient step on R^c lowers R about as much.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from .layerwise import interval
 from .nulls import CODES, MOVES, Null
 
 Grade = Literal["yes", "collapse", "no", "unknown", "too few"]
+GRADES = get_args(Grade)
 PICTURES = 20  # of fewer there is no grade
 EFFECT = 0.01  # by which a half-step must do better than every null, as a share of R^c or of the zero code's cost
 HALF = 0.5  # of the spread or the rank, which no step may take
@@ -47,7 +48,9 @@ class Mean:
         return self.high < 0
 
     def __str__(self) -> str:
-        return f"{signed(self.mean)} ({signed(self.low)} … {signed(self.high)})"
+        digits = 1 if abs(self.mean) < 0.5 else 0
+        low, high = (signed(end, digits).removesuffix(" %") for end in (self.low, self.high))
+        return f"{signed(self.mean, digits)} ({low}…{high})"
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,6 @@ def _best(judgement: Judgement) -> str | None:
     return judgement.best if judgement.nulls else None
 
 
-def signed(change: float) -> str:
+def signed(change: float, digits: int = 1) -> str:
     """A relative change in per cent, with a minus that can be read."""
-    return f"{100 * change:+.1f} %".replace("-", "−")
+    return f"{100 * change:+.{digits}f} %".replace("-", "−")

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from .. import figures
 from ..inspection.baseline import token_table
 from ..measures import LayerTable, layerwise
-from ..measures.audit import Audit
+from ..measures.audit import HALVES, Audit
 from ..measures.geometry import coherence_between, dead_heads, orthonormality_gap
 from ..measures.verdicts import (
     EFFECT,
     NULLS,
     PICTURES,
+    Judgement,
     Verdict,
     certified,
     null_rows,
@@ -125,6 +126,7 @@ def audited(data: ReportData, section: Section) -> None:
     ]
     section.items += summary(trained, untrained)
     section.items.append(_verdicts(trained, untrained))
+    section.items += [f"Layer {verdict.layer}: {note}." for verdict in verdicts(trained) for note in verdict.notes]
     section.figure(figures.half_steps(trained), "audit", prose()["results"]["audit"])
     section.items.append(prose()["results"]["theorems"] + " " + _sentences(certified(trained)))
     section.items.append(_weights(trained))
@@ -142,28 +144,31 @@ def _count(trained: Audit, untrained: Audit | None, half: str) -> str:
 
 
 def _verdicts(trained: Audit, untrained: Audit | None) -> Table:
-    columns, found = ["layer", "as designed?", "compression", "sparsification", "ΔR, nats", "notes"], verdicts(trained)
-    rows = [
-        [f"{verdict.layer}", verdict.word, *_halves(verdict), _reduction(verdict), "; ".join(verdict.notes)]
-        for verdict in found
-    ]
-    caption = prose()["results"]["verdicts"].format(samples=trained.samples, effect=100 * EFFECT, pictures=PICTURES)
+    """The grades, what they follow from, and the untrained network's grades."""
+    aims = (trained.weights[0].compress_aim or "aim", trained.weights[0].aim or "aim")
+    columns = ["layer"]
+    for half, aim in zip(HALVES, aims, strict=True):
+        columns += [half, f"{aim}, %", "beside, %", "null"]
+    columns += ["ΔR", UNTRAINED] if untrained else ["ΔR"]
+    rows = []
+    for i, verdict in enumerate(verdicts(trained)):
+        row = [f"{verdict.layer}", *_half(verdict.compress), *_half(verdict.sparsify), _reduction(verdict)]
+        rows.append([*row, _grades(verdicts(untrained)[i])] if untrained else row)
+    nulls = "; ".join(f"{name}: {null.words}" for table in NULLS.values() for name, null in table.items())
+    caption = prose()["results"]["verdicts"].format(
+        samples=trained.samples, effect=100 * EFFECT, pictures=PICTURES, nulls=nulls
+    )
     if untrained:
-        columns.append(UNTRAINED)
-        rows = [[*row, _grades(verdict)] for row, verdict in zip(rows, verdicts(untrained), strict=True)]
         caption += " “Untrained” is the same network with fresh weights, on the same pictures."
-    return Table(columns, rows, caption, marks=[verdict.word.replace(" ", "-") for verdict in found])
+    return Table(columns, rows, caption)
 
 
-def _halves(verdict: Verdict) -> Iterator[str]:
-    """Of each half its grade, the change of its aim, and the difference to the best null with its interval."""
-    for half, nulls in NULLS.items():
-        judgement = getattr(verdict, half)
-        if judgement.change is None or not judgement.nulls:
-            yield f"{judgement.grade}: {judgement.evidence}"
-        else:
-            change, words = signed(judgement.change.mean), nulls[judgement.best].words
-            yield f"{judgement.grade}: {judgement.aim} {change}; {judgement.difference} beside {words}"
+def _half(judgement: Judgement) -> tuple[str, str, str, str]:
+    """The grade, the change of the aim, the difference to the best null with its interval, and that null."""
+    if judgement.change is None or not judgement.nulls:
+        return judgement.grade, "–", "–", "–"
+    change, difference = signed(judgement.change.mean), str(judgement.difference)
+    return judgement.grade, change.removesuffix(" %"), difference.replace(" %", ""), judgement.best
 
 
 def _reduction(verdict: Verdict) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from .. import __version__
 from ..files import write_atomically, write_json
+from ..measures.verdicts import GRADES
 from ..run_folder import NETWORK_FOLDERS
 from ..study import Study
 from .data import ReportData
@@ -53,7 +54,7 @@ def write_page(data: ReportData, folder: Path, sections: list[Section], omitted:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["formulas"] = _formulas
+    environment.filters |= {"formulas": _formulas, "kind": _kind}
     page = environment.get_template("page.html").render(
         name=labels([study.source])[0],
         study=study,
@@ -67,6 +68,13 @@ def write_page(data: ReportData, folder: Path, sections: list[Section], omitted:
     )
     write_atomically(folder / "report.html", page)
     return folder / "report.html"
+
+
+def _kind(cell: str) -> Markup:
+    """The class of a table's cell: a grade has a colour, and a number stays on its line."""
+    if cell in GRADES:
+        return Markup(f' class="grade {cell.replace(" ", "-")}"')
+    return Markup(' class="number"' if cell[:1] in "+−0123456789" else "")
 
 
 def _formulas(text: str) -> Markup:

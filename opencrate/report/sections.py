@@ -39,12 +39,11 @@ class Picture:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under headings; `marks` names a row's colour."""
+    """Rows of text under headings."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str
-    marks: Sequence[str] = ()
 
 
 def prepared(folder: Path) -> Path:

@@ -15,8 +15,8 @@ const SITE_TEXTS = [
 ];
 const DEFINITION_TEXTS = {
   paper: "Tokens after compression, unscaled, as defined in the paper: longer tokens have a higher rate.",
-  official: "Tokens that enter the compression, at unit length, as in the authors' script.",
-  unit: "Tokens after compression, at unit length: shorter tokens alone do not lower the rate.",
+  official: "Tokens that enter the compression, their projections at unit length, as in the authors' script.",
+  unit: "Tokens after compression, their projections at unit length: shorter tokens alone do not lower the rate.",
 };
 
 /** Everything that is chosen. `pictures` are what was opened: {key, image, look, file or sample}. */
