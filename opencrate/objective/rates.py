@@ -17,7 +17,6 @@ from torch import Tensor
 from ..errors import require_positive
 from ..shapes import Bases, Float, PerSample, Projections, Tokens
 
-
 SMALL = 1e4  # a trace below which one Cholesky factor has an error of 1e-12 of the rate, in float64
 
 

@@ -101,7 +101,7 @@ def _ending(codes: list[int], said: list[Ending]) -> Ending:
             return ending
     if (killed := min(codes, default=0)) < 0:
         return killed, f"a process was ended by signal {-killed}"
-    return next(ending for ending in said if ending[0])
+    return next((ending for ending in said if ending[0]), (1, "a process failed at its end"))
 
 
 def _said(receiver: Connection) -> Ending:

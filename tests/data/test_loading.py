@@ -2,6 +2,7 @@ import gc
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -273,6 +274,19 @@ def test_a_signal_cannot_kill_a_worker_not_even_while_it_starts():
     finally:
         storm.kill()
         storm.wait()
+
+
+def test_workers_ignore_signals_by_themselves_too():
+    """As they must where processes are forked from a server, which has no mask to inherit: from Python 3.14 on."""
+
+    def check(image: Image.Image) -> torch.Tensor:
+        if any(signal.getsignal(number) != signal.SIG_IGN for number in (signal.SIGINT, signal.SIGTERM)):
+            raise ValueError("a signal is not ignored")
+        return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+    feed = loaded(workers=1)
+    feed.dataset.transform = check
+    assert len(list(feed.evaluate(COUNT))) == 1
 
 
 STORM = """

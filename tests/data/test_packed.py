@@ -174,6 +174,12 @@ class TestThreads:
         assert not reading()
 
 
+def test_nothing_is_compiled_on_a_cpu(packed):
+    """Where there may be no compiler, and the products take longer than the weights."""
+    feed = open_feed(settings(packed), Augmentation(), True)
+    assert feed.augment_batch == feed._augment
+
+
 @pytest.mark.gpu
 @pytest.mark.unhooked
 def test_compiled_crops_are_the_same_in_every_call():

@@ -1,3 +1,4 @@
+import inspect
 import random
 import re
 
@@ -108,6 +109,20 @@ class TestTraining:
     def test_whole(self, photo):
         expected = F.pil_to_tensor(F.resize(photo, [32, 32], BILINEAR))
         assert torch.equal(whole_transform(settings(crop_pct=0.5), "bilinear")(photo), expected)
+
+
+def test_what_nobody_chose_is_torchvisions():
+    """And a border of 4 pixels at 32, as CIFAR-10's networks are trained with."""
+
+    def default(kind, name):
+        return inspect.signature(kind).parameters[name].default
+
+    plain = Augmentation()
+    for name in ("scale", "ratio"):
+        assert getattr(plain, name) == pytest.approx(default(T.RandomResizedCrop, name))
+    assert plain.flip == default(T.RandomHorizontalFlip, "p")
+    assert plain.padding * 32 == 4
+    assert (plain.erase, plain.mixup, plain.cutmix) == (0, 0, 0)
 
 
 class TestRandAugment:

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch.nn.functional import layer_norm, normalize
 
 from opencrate import layerwise, load, trajectory
 from opencrate.measures import DEFINITIONS, Definition, LayerTable, interval, layerwise_by
+from opencrate.measures.layerwise import GPU_BYTES, _measured_together, summary
 from opencrate.objective import coding_rate, subspace_coding_rate
 
 from ..networks import small, transcribed
@@ -239,6 +241,14 @@ def test_the_interval_is_scipys_bootstrap():
     assert "Rc_low" not in layerwise(small(), IMAGES.float(), resamples=0).rows[0]
 
 
+def test_a_summary_is_over_the_samples():
+    values = random(2, 3, 5)
+    result = summary({"a": values})
+    np.testing.assert_allclose(result["a"], values.numpy().mean(2), rtol=1e-12)
+    np.testing.assert_allclose(result["a_std"], values.numpy().std(2, ddof=1), rtol=1e-12)
+    assert ((result["a_low"] < result["a"]) & (result["a"] < result["a_high"])).all()
+
+
 def test_the_interval_holds_the_mean_as_often_as_it_says():
     draws = torch.randn(400, 60, generator=torch.Generator().manual_seed(1))
     low, high = interval(draws, resamples=500)
@@ -279,3 +289,11 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_t
 def test_ten_thousand_digits_need_less_than_a_gigabyte():
     run = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True, timeout=200)
     assert int(run.stdout) < 1e6  # kB, of which importing torch and timm takes most
+
+
+@pytest.mark.parametrize(("is_cuda", "sizes"), [(False, [1] * 7), (True, [3, 3, 1])])
+def test_layers_wait_for_each_other_on_a_gpu_alone(is_cuda, sizes):
+    steps = [SimpleNamespace(Z=SimpleNamespace(nbytes=GPU_BYTES // 2, is_cuda=is_cuda)) for _ in range(7)]
+    together = list(_measured_together(steps))
+    assert [len(part) for part in together] == sizes
+    assert [step for part in together for step in part] == steps

@@ -4,5 +4,6 @@ python -m tests.mutants --count 160 --workers 2    mutants drawn with a new seed
 python -m tests.mutants --seed 5 --only 17 23      some of them again
 python -m tests.mutants --seed 5 --show            what would be changed
 
-Which tests run a line is measured once, by coverage (.cache/mutants); `--measure` does it again.
+Which tests run a line is measured once, by coverage (.cache/mutants); `--measure` does it again. docs/MUTANTS.md has
+what was found.
 """

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=160, help="mutants in all")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="decides which")
     parser.add_argument("--workers", type=int, default=2, help="processes that test")
-    parser.add_argument("--seconds", type=float, default=400, help="of tests for one mutant")
+    parser.add_argument("--seconds", type=float, default=600, help="of tests for one mutant")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of mutants of this seed")
     parser.add_argument("--areas", nargs="*", default=AREAS, help="parts of opencrate")
     parser.add_argument("--show", action="store_true", help="list them, and run nothing")
@@ -43,7 +43,7 @@ def main() -> None:
         return
     if chosen.measure or not (CACHE / "tests.json").exists():
         measure(ROOT, CACHE, chosen.workers)
-    coverage = Coverage(CACHE / "tests.json")
+    coverage = Coverage(ROOT, CACHE / "tests.json")
     survivors = test({number: drawn[number] for number in numbers}, coverage, chosen.workers, chosen.seconds)
     caught, by_area = len(numbers) - len(survivors), Counter(_area(drawn[number]) for number in numbers)
     escaped = Counter(_area(drawn[number]) for number in survivors)

@@ -19,6 +19,10 @@ NAMES = {
     **{"zeros_like": "ones_like", "ones_like": "zeros_like", "unlink": "exists", "fsync": "fstat", "flush": "tell"},
 }
 PROSE = re.compile(r"Error|warn|log|info|print|debug")  # calls whose arguments are sentences
+# What no test on a CPU can notice: where a tensor is, and how it is copied there.
+GPU_ALONE = ("device", "non_blocking", "pin_memory")
+# Guards against mistakes in the code itself, which a correct program never trips.
+GUARDS = {("zip", "strict"), ("dataclass", "frozen"), ("dataclass", "slots")}
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Mutant:
     end: int
     old: str
     new: str
+    at_import: bool = False  # outside of every function's body
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}  {_short(self.old)!r} → {_short(self.new)!r}"
@@ -52,13 +57,16 @@ def mutants(root: Path, file: Path) -> list[Mutant]:
 class _Finder(ast.NodeVisitor):
     def __init__(self, file: str, content: bytes) -> None:
         self.file, self.content, self.found = file, content, list[Mutant]()
+        self.depth = 0  # of functions
+        self.axes: set[ast.AST] = set()  # expressions that may count axes or positions
         self.starts = [0]
         for line in content.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
 
     def change(self, start: int, end: int, new: str) -> None:
         line = self.content.count(b"\n", 0, start) + 1
-        self.found.append(Mutant(self.file, line, start, end, self.content[start:end].decode(), new))
+        old = self.content[start:end].decode()
+        self.found.append(Mutant(self.file, line, start, end, old, new, at_import=self.depth == 0))
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
@@ -104,8 +112,12 @@ class _Finder(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if not node.name.startswith(("__repr", "__str")):
-            for part in [*node.args.defaults, *(value for value in node.args.kw_defaults if value), *node.body]:
-                self.visit(part)
+            for default in [*node.args.defaults, *(value for value in node.args.kw_defaults if value)]:
+                self.visit(default)
+            self.depth += 1
+            for statement in node.body:
+                self.visit(statement)
+            self.depth -= 1
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
@@ -130,6 +142,8 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
+        if _is_size(node):
+            return
         if not isinstance(node.left, ast.JoinedStr | ast.Dict | ast.List) and not isinstance(node.right, ast.JoinedStr):
             self.operator(node.left, node.right, ARITHMETIC)
         self.generic_visit(node)
@@ -139,7 +153,7 @@ class _Finder(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        if isinstance(node.op, ast.Not | ast.USub):
+        if isinstance(node.op, ast.Not | ast.USub) and node not in self.axes:
             start = self.span(node)[0]
             self.change(start, start + (4 if isinstance(node.op, ast.Not) else 1), "")
         self.generic_visit(node)
@@ -168,12 +182,26 @@ class _Finder(ast.NodeVisitor):
         name = ast.unparse(node.func)
         if PROSE.search(name):
             return
+        node.keywords = [word for word in node.keywords if _is_tested(name, word.arg)]
+        self._note_axes([*node.args, *(word.value for word in node.keywords if word.arg in ("dim", "axis"))])
         for keyword in node.keywords:
             if keyword.arg and not isinstance(keyword.value, ast.Constant):  # constants are changed themselves
                 start, end = self.starts[keyword.lineno - 1] + keyword.col_offset, self.span(keyword.value)[1]
                 tail = re.match(rb"\s*,?\s*", self.content[end:])
                 self.change(start, end + (tail.end() if tail else 0), "")
         self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._note_axes([node.slice])
+        self.generic_visit(node)
+
+    def _note_axes(self, places: list[ast.expr]) -> None:
+        """−1 becomes −2 here, as every constant is changed, and not 1, which often is the same axis."""
+        parts = [part for place in places for part in (place.elts if isinstance(place, ast.Tuple) else [place])]
+        for part in parts:
+            match part:
+                case ast.UnaryOp(ast.USub(), ast.Constant(int())):
+                    self.axes.add(part)
 
     def visit_Expr(self, node: ast.Expr) -> None:
         if isinstance(node.value, ast.Constant):
@@ -187,6 +215,20 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Break(self, node: ast.Break) -> None:
         self.replace(node, "continue")
+
+
+def _is_size(node: ast.BinOp) -> bool:
+    """A buffer, a limit or a threshold of round size, as 2**24 or 1 << 20: any near it would do."""
+    match node:
+        case ast.BinOp(ast.Constant(1), ast.LShift(), ast.Constant(power)):
+            return isinstance(power, int) and power >= 10
+        case ast.BinOp(ast.Constant(2), ast.Pow(), ast.Constant(power)):
+            return isinstance(power, int) and power >= 10
+    return False
+
+
+def _is_tested(function: str, keyword: str | None) -> bool:
+    return keyword not in GPU_ALONE and (function.rpartition(".")[2], keyword) not in GUARDS
 
 
 def _short(text: str) -> str:

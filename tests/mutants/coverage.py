@@ -11,14 +11,20 @@ from .changes import Mutant
 
 SHAPES = "--jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype"
 PLAIN = "not gpu and not slow and not interpreted"
-SUITES = {"hooked": (f"not unhooked and {PLAIN}", SHAPES), "unhooked": (f"unhooked and {PLAIN}", "")}
+# The suites of `make test`: marks, a further argument, and what is set in the environment.
+SUITES = {
+    "hooked": (f"not unhooked and {PLAIN}", SHAPES, {}),
+    "unhooked": (f"unhooked and {PLAIN}", "", {}),
+    "interpreted": ("interpreted", "", {"TRITON_INTERPRET": "1"}),
+}
+INTERPRETED = "tests/operators"  # where the tests of Triton's kernels are
 # Tests of documents, fuzzers and the like notice little of the code and take long.
 LEFT_OUT = ("tests/fuzz", "tests/reproduction/test_smoke.py")
 
 
 def arguments(suite: str) -> list[str]:
-    """Of pytest, for one of the two suites that `make test` runs."""
-    marks, shapes = SUITES[suite]
+    """Of pytest, for one of the suites that `make test` runs."""
+    marks, shapes, _ = SUITES[suite]
     return ["-q", "-m", marks, *([shapes] if shapes else [])]
 
 
@@ -36,7 +42,8 @@ def _measure_suite(root: Path, cache: Path, suite: str, workers: int) -> dict[st
     ignored = [f"--ignore={path}" for path in LEFT_OUT]
     command = [sys.executable, "-m", "pytest", *arguments(suite), "-n", str(workers), *ignored]
     command += ["--cov=opencrate", "--cov-context=test", "--cov-report="]
-    environment = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"}
+    command += [INTERPRETED] if suite == "interpreted" else []
+    environment = os.environ | {"COVERAGE_FILE": str(data), "OMP_NUM_THREADS": "1"} | SUITES[suite][2]
     subprocess.run(command, cwd=root, env=environment, check=False)
     measured = coverage.CoverageData(str(data))
     measured.read()
@@ -51,8 +58,8 @@ def _measure_suite(root: Path, cache: Path, suite: str, workers: int) -> dict[st
 class Coverage:
     """The tests of a line, the most specific first: those that execute the fewest lines in all."""
 
-    def __init__(self, file: Path) -> None:
-        self.lines = json.loads(file.read_text())
+    def __init__(self, root: Path, file: Path) -> None:
+        self.root, self.lines = root, json.loads(file.read_text())
         self.executed: dict[str, int] = defaultdict(int)
         for files in self.lines.values():
             for lines in files.values():
@@ -60,15 +67,27 @@ class Coverage:
                     for test in tests:
                         self.executed[test] += 1
 
-    def tests_of(self, mutant: Mutant) -> dict[str, list[str]]:
-        """By suite. A line that is executed at import, or in other processes alone, has the tests of its part."""
+    def tests_of(self, mutant: Mutant) -> list[tuple[str, list[str]]]:
+        """(suite, tests) in the order in which they run: those that execute the line, then all of its part.
+
+        Coverage does not see what other processes execute, such as the workers of a feed or the processes of a run. A
+        line outside of functions is executed by whichever test imports the file first: its tests are the file's.
+        """
         first, last = mutant.line, mutant.line + mutant.old.count("\n")
-        found: dict[str, list[str]] = {}
+        found: list[tuple[str, list[str]]] = []
         for suite, files in self.lines.items():
             lines = files.get(mutant.file, {})
-            tests = {test for line in range(first, last + 1) for test in lines.get(str(line), [])}
-            found[suite] = sorted(tests, key=lambda test: (self.executed[test], test))
-        if not any(found.values()):
-            parts = Path(mutant.file).parts
-            found = {suite: [f"tests/{parts[1]}" if len(parts) > 2 else "tests"] for suite in self.lines}
-        return found
+            numbers = lines if mutant.at_import else map(str, range(first, last + 1))
+            tests = {test for number in numbers for test in lines.get(number, [])}
+            found.append((suite, sorted(tests, key=lambda test: (self.executed[test], test))))
+        if "kernels" in mutant.file:
+            found.append(("interpreted", [INTERPRETED]))
+        part = self._tests_of_part(mutant.file)
+        found += [(suite, part) for suite in ("hooked", "unhooked")]
+        return [(suite, tests) for suite, tests in found if tests] or [("hooked", ["tests"]), ("unhooked", ["tests"])]
+
+    def _tests_of_part(self, file: str) -> list[str]:
+        """tests/training and tests/test_cli_training.py for opencrate/training/…"""
+        part, tests = Path(file).parts[1].removesuffix(".py"), self.root / "tests"
+        paths = [tests / part, *sorted(tests.glob(f"test*_{part}*.py"))]
+        return [str(path.relative_to(self.root)) for path in paths if path.exists()]

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .changes import Mutant
-from .coverage import arguments
+from .coverage import SUITES, arguments
 
 COPIED = ("opencrate", "tests", "benchmarks", "reproduction", "examples", "docs", "pyproject.toml", "README.md")
 AT_ONCE = 60  # tests in one process, so that the most specific ones are over before the others are collected
-ENDS = {"hooked": "with shape checks", "unhooked": "without"}
 FORKS = get_context("fork")
 
 
@@ -27,7 +26,7 @@ class Verdict:
     seconds: float
 
     def __str__(self) -> str:
-        word = f"caught by {self.by}" if self.caught else f"SURVIVED {self.tests} tests ({self.by})"
+        word = f"caught by {self.by}" if self.caught else f"SURVIVED {self.tests} tests or folders ({self.by})"
         return f"{word}, {self.seconds:.0f} s"
 
 
@@ -42,21 +41,21 @@ class Worker:
             copy = shutil.copytree if source.is_dir() else shutil.copy
             copy(source, folder / name)
 
-    def run(self, mutant: Mutant, tests: dict[str, list[str]], seconds: float) -> Verdict:
+    def run(self, mutant: Mutant, tests: list[tuple[str, list[str]]], seconds: float) -> Verdict:
         start, count = time.monotonic(), 0
         mutant.apply(self.folder)
         try:
-            for suite, names in tests.items():
+            for suite, names in tests:
                 for first in range(0, len(names), AT_ONCE):
                     left = seconds - (time.monotonic() - start)
                     if left < 0:
-                        return Verdict(False, f"{sum(map(len, tests.values()))} would be", count, seconds)
+                        return Verdict(False, f"of {sum(len(names) for _, names in tests)}", count, seconds)
                     some = names[first : first + AT_ONCE]
                     code, failed = self._pytest(suite, some, left)
                     if code not in (0, 5):  # 5: no test was left to run
                         return Verdict(True, failed, count, time.monotonic() - start)
                     count += len(some)
-            return Verdict(False, "all that execute it", count, time.monotonic() - start)
+            return Verdict(False, "all of its line and part", count, time.monotonic() - start)
         finally:
             shutil.copy(self.root / mutant.file, self.folder / mutant.file)
 
@@ -71,7 +70,7 @@ class Worker:
                 outcome = receiver.recv()
             # otherwise the time is over, and nothing has failed
         except EOFError:
-            outcome = (1, "a process that died")
+            outcome = (1, "a test that did not end, or a process that died")
         _end(process)
         return outcome
 
@@ -102,7 +101,7 @@ class _First:
 def _pytest_in(folder: Path, suite: str, tests: list[str], sender: Any) -> None:
     os.setpgid(0, 0)
     os.chdir(folder)
-    os.environ["PYTHONPATH"] = str(folder)
+    os.environ |= {"PYTHONPATH": str(folder), **SUITES[suite][2]}
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # two mutants of one second and size would share byte code
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder))
@@ -114,7 +113,9 @@ def _pytest_in(folder: Path, suite: str, tests: list[str], sender: Any) -> None:
     import pytest
 
     first = _First()
-    options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "60", "--rootdir", str(folder)]
+    options = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(folder)]
+    # By a signal, hypothesis would take the end of the time for one more example that fails, and go on.
+    options += ["--timeout", "60", "--timeout-method", "thread"]
     code = pytest.main([*arguments(suite), *options, *tests], plugins=[first])
     sender.send((int(code), first.name or f"pytest ({code})"))
     sender.close()

@@ -173,6 +173,8 @@ def test_bad_input_is_one_sentence():
         coding_rate(Z, 1e-200)
     with pytest.raises(ValueError, match=r"Z must be tokens \(…, n, d\), got a tensor of shape \(0, 4\)"):
         coding_rate(Z[:0], 0.1)
+    with pytest.raises(ValueError, match=r"alpha must be positive, got -1\.0"):
+        hessian_vector(Z, Z, -1.0)
     with pytest.raises(ValueError, match="U holds NaN"):
         subspace_coding_rate(Z, U * math.nan, 0.1)
     with pytest.raises(ValueError, match="Delta holds NaN"):

@@ -213,6 +213,19 @@ def test_orthonormal_bases_stay_so():
     torch.testing.assert_close(module.U.mT @ module.U, eye, **EXACT)
 
 
+@pytest.mark.parametrize("basis", ["free", "orthonormal"])
+def test_bases_are_drawn_again_as_they_were_at_first(basis):
+    """Uniformly within ±1/√d, as torch.nn.Linear draws its weights."""
+    module = compressions.build("mssa", {"basis": basis}, dim=64, num_heads=4)
+    weights = module.UT if basis == "free" else module.parametrizations.UT.original
+    first = weights.detach().clone()
+    module.reset_parameters()
+    assert not (first == weights).any()
+    for drawn in (weights,) if basis == "orthonormal" else (first, weights):
+        torch.testing.assert_close(drawn.abs().max(), torch.tensor(1 / 8), rtol=0.01, atol=0)
+        torch.testing.assert_close(drawn.std(), torch.tensor(1 / 8 / 3**0.5), rtol=0.05, atol=0)
+
+
 def test_a_causal_mssa_sees_no_later_token():
     module, Z = build("mssa", {"causal": True}), random(2, 5, 6)
     torch.testing.assert_close(module(Z)[:, :3], module(Z[:, :3]), **EXACT)

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from opencrate.layers import HalfStep
+from opencrate.layers import HalfStep, Layer
 from opencrate.operators import sparsifications
 from opencrate.speed import norm_folding, training_forms
+from opencrate.speed.first_token import FirstTokenLayer
 from opencrate.speed.norm_folding import OFFSET, absorb, folds, normalise, normalise_saving_output
 
 from ..networks import small
@@ -53,7 +54,8 @@ def test_a_networks_step_is_the_same(monkeypatch, pool):
     training_forms(model, first_token=True)
     assert list(model.state_dict()) == names
     called = []
-    monkeypatch.setattr(norm_folding, "folds", lambda *given: called.append(given) or True)
+    monkeypatch.setattr(norm_folding, "folds", lambda *_: True)
+    monkeypatch.setattr(norm_folding, "absorb", lambda *given: called.append(given) or absorb(*given))
     for absorbed, expected in zip(step(), plain, strict=True):
         torch.testing.assert_close(absorbed, expected, **EXACT)
     assert len(called) == 2 * len(model.blocks)
@@ -75,11 +77,23 @@ def test_operators_without_a_fast_form_stay_as_they_are():
     torch.testing.assert_close(first.sparsify(Z), 2 * first.sparsify.norm(Z).relu())
 
 
+def test_a_last_layer_of_another_class_computes_all_tokens():
+    class Own(Layer):
+        pass
+
+    for depth in (1, 3):
+        model = small(depth=depth)
+        model.blocks[-1].__class__ = Own
+        assert type(training_forms(model, first_token=True).blocks[-1]) is Own
+        assert type(training_forms(small(depth=depth), first_token=True).blocks[-1]) is FirstTokenLayer
+
+
 def test_only_on_cuda_in_half_precision_and_in_training(monkeypatch):
     model = training_forms(small().train())
     for dtype in (torch.float32, torch.bfloat16):
         assert not folds(model.blocks[0].compress.norm, torch.zeros(1, 2, 3, dtype=dtype), torch.zeros(1))
-    monkeypatch.setattr(norm_folding, "folds", lambda *_: pytest.fail("asked in evaluation"))
+    for name in ("folds", "absorb"):
+        monkeypatch.setattr(norm_folding, name, lambda *_: pytest.fail("asked in evaluation"))
     model.eval()(torch.randn(1, 3, 16, 16))
 
 

@@ -81,6 +81,7 @@ def test_orthogonality():
     frames = random(3, 6, 4)
     expected = [gap_by_numpy(frame) for frame in frames.numpy()]
     np.testing.assert_allclose(orthogonality(frames), expected, rtol=1e-12)
+    np.testing.assert_allclose(orthogonality(frames.expand(2, 3, 6, 4)), [expected] * 2, rtol=1e-12)
     assert orthogonality(torch.linalg.qr(frames).Q).max() < 1e-28
     assert orthogonality(torch.zeros(6, 4)) == 1
 

@@ -18,6 +18,7 @@ from opencrate.recipes import recipe_text
 from opencrate.training import require_room
 from tests.runs import losses, small_recipe
 
+LAUNCH = sys.modules[require_room.__module__]  # `opencrate.training.launch` is the function
 TORCHRUN = [*("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "3"), "-m"]
 EPOCHS, STEPS = 8, 9  # steps of an epoch
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -138,9 +139,8 @@ def test_more_processes_than_fit_are_refused(tmp_path, recipe, monkeypatch):
         r"opencrate: --processes 4000 does not fit on this machine, which has (\d+) .*: use --processes \1\n",
         (tmp_path / "printed.txt").read_text(),
     )
-    module = sys.modules[require_room.__module__]  # `opencrate.training.launch` is the function
-    monkeypatch.setattr(module, "_free_memory", lambda: 3 << 30)
-    monkeypatch.setattr(module, "cores", lambda: 8)
+    monkeypatch.setattr(LAUNCH, "_free_memory", lambda: 3 << 30)
+    monkeypatch.setattr(LAUNCH, "cores", lambda: 8)
     require_room(3, "cpu")
     with pytest.raises(ValueError, match=r"which has 3 GiB of free memory, of which each takes 1: use --processes 3$"):
         require_room(4, "cpu")
@@ -153,7 +153,41 @@ def test_an_end_between_two_questions_is_not_lost():
         answers = iter((None, -9))
         sentinel, exitcode = os.open(os.devnull, os.O_RDONLY), property(lambda self: next(self.answers))
 
-    assert sys.modules[require_room.__module__]._wait([Ending()]) == [-9]
+    assert LAUNCH._wait([Ending()]) == [-9]
+
+
+ENDED = (0, "")
+
+
+@pytest.mark.parametrize(
+    ("codes", "said", "expected"),
+    [
+        ([0, 0], [ENDED, ENDED], ENDED),
+        ([0, -11], [ENDED, ENDED], (-11, "a process was ended by signal 11")),
+        ([0, 1], [ENDED, ENDED], (1, "a process failed at its end")),
+        ([1, 2], [(1, "its traceback"), (2, "a mistake")], (2, "a mistake")),
+        ([1, 143], [(1, "its traceback"), (143, "stopped")], (143, "stopped")),
+        ([-9, 1], [(1, "without a word"), (1, "its traceback")], (-9, "a process was ended by signal 9")),
+        ([1], [ENDED, (1, "its traceback")], (1, "its traceback")),
+    ],
+)
+def test_one_reason_for_all_processes(codes, said, expected):
+    assert LAUNCH._ending(codes, said) == expected
+
+
+def test_processes_share_the_cores_and_all_that_they_print_arrives():
+    """Through a pipe, without the end of a line, and with no number of threads in the environment."""
+    code = "from tests.runs import print_threads; from opencrate.training import launch;"
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} launch(print_threads, [], 2, print)"],
+        env=environment | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    share = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{share};{share};", "")
 
 
 def starts(folder: Path) -> int:

@@ -39,7 +39,7 @@ def augment_images(images: Tensor, augment: T.RandAugment, generator: torch.Gene
     choices = variants(augment, *images.shape[2:])
     for _ in range(augment.num_ops):
         drawn = torch.randint(len(choices), (len(images),), generator=generator)
-        groups = drawn.argsort(stable=True).to(images.device).split(drawn.bincount(minlength=len(choices)).tolist())
+        groups = drawn.argsort().to(images.device).split(drawn.bincount(minlength=len(choices)).tolist())
         for (name, magnitude), group in zip(choices, groups, strict=True):
             for part in group.split(together):
                 images[part] = operate(images[part], name, magnitude, augment.interpolation)

@@ -145,7 +145,7 @@ def spread(targets: Tensor, count: int) -> Tensor:
 def generator(*key: int) -> torch.Generator:
     """A random generator that depends on the key alone, for example (seed, epoch, step)."""
     state = np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)[0]  # it pads short keys with zeros
-    return torch.Generator().manual_seed(int(state) & (2**63 - 1))
+    return torch.Generator().manual_seed(int(state))
 
 
 def order(length: int, seed: int, epoch: int) -> Tensor:
