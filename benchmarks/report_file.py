@@ -1,16 +1,18 @@
 """bench.json: the tables and the plot are made from it, at once or later."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from opencrate.files import write_json
+from opencrate.errors import one_line
+from opencrate.files import read_json, write_json
+from opencrate.run_records import checked
 
 from .comparison import Comparison, Row
 from .flops import flops_of
+from .report_form import REPORT
 from .timing import Timing
 from .variants import count_parameters
 
@@ -102,10 +104,10 @@ def read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"{file} does not exist")
     try:
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        disagreements(report)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not a report of `python -m benchmarks` ({error!r})") from error
+        report: dict[str, Any] = checked(read_json(file), REPORT)
+    except ValueError as error:
+        reason = one_line(str(error).removeprefix(f"{file} "))
+        raise ValueError(f"{file} is not a report of `python -m benchmarks` ({reason})") from error
     if not report["comparisons"] and not report["attention"]:
         raise ValueError(f"{file} has no measurement, because its run was stopped before the first")
     return report

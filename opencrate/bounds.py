@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-from .errors import suggestion
+from .errors import shown, suggestion
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Bound:
 
     def require(self, name: str, value: Any) -> None:
         if not self.holds(value):
-            raise ValueError(f"{name} {self.words}, got {value}")
+            raise ValueError(f"{name} {self.words}, got {shown(value)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class OneOf:
 
     def require(self, name: str, value: Any) -> None:
         if value not in self.names:
-            raise ValueError(f"unknown {self.what} {value!r}{suggestion(value, self.names)}")
+            raise ValueError(f"unknown {self.what} {shown(value)}{suggestion(value, self.names)}")
 
 
 # Of a number, or of every number in a tuple. None is not checked.
@@ -67,7 +67,7 @@ class Settings:
                 if isinstance(value, float) and not math.isfinite(value):
                     raise ValueError(f"{name} must be finite, got {value}")
                 if get_origin(field.type) is Literal and value not in (choices := get_args(field.type)):
-                    raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}")
+                    raise ValueError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {shown(value)}")
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -27,7 +27,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if close := nearest(name, names):
         return f"; did you mean {close!r}?"
-    return f"; known: {', '.join(names)}" if names else "; it has none"
+    return f"; known: {one_line(', '.join(names))}" if names else "; it has none"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -43,6 +43,12 @@ def one_line(text: str, limit: int = 160) -> str:
     """Text from a file or another library on one line: control characters escaped, its middle left out if long."""
     line = printable(" ".join(_ends(text, 4 * limit).split()))
     return _ends(line, limit)
+
+
+def first_problem(error: Any) -> str:
+    """What pydantic says first: where, and what is wrong there."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return one_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "))
 
 
 def printable(text: str) -> str:

@@ -21,7 +21,8 @@ from .errors import one_line
 TEXT_BYTES = 64 << 20  # of a text, JSON or YAML file
 YAML_BYTES = 1 << 20  # PyYAML reads about 100 kB a second
 DEPTH = 64  # of lists and mappings in one another
-VALUES = 2_000_000  # in one file, anchors of YAML written out
+VALUES = 2_000_000  # in one JSON file
+YAML_VALUES = 20_000  # in one YAML file, anchors written out
 PICTURE_BYTES = 256 << 20  # of a picture's file
 PICTURE_PIXELS = 62_000_000  # Pillow takes up to 16 bytes for each while it decodes
 SIDECAR_BYTES = 1 << 20  # of a picture's label in a tar file
@@ -103,12 +104,19 @@ def json_text(values: Any, indent: int | None = None) -> str:
 
 def read_bytes(file: Path, limit: int = TEXT_BYTES) -> bytes:
     """The content of a file that is not larger than `limit`."""
+    require_file(file)
     with file.open("rb") as open_file:
         size = os.fstat(open_file.fileno()).st_size  # asking for `limit` bytes would reserve them
         content = open_file.read(min(size, limit) + 1)
     if len(content) > limit:
         raise ValueError(f"{file} is larger than {limit >> 20} MiB")
     return content
+
+
+def require_file(file: Path) -> None:
+    """Refuse a folder, a pipe, which whoever opens it waits for, and a device, which may not end."""
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is not a file")
 
 
 def read_json(file: Path) -> Any:
@@ -134,7 +142,7 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
     try:
         if len(text) > YAML_BYTES:
             raise ValueError(f"it is larger than {YAML_BYTES >> 20} MiB")
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
@@ -146,6 +154,22 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
     # PyYAML raises what its constructors do: KeyError for `!!bool x`, AttributeError for `!!timestamp x`, …
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{name} is not YAML that can be read: {one_line(str(error))}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, which stops where there are too many values instead of reading them first."""
+
+    count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.count += 1
+        _require_few(self.count)
+        return super().compose_node(parent, index)
+
+
+def _require_few(count: int) -> None:
+    if count > YAML_VALUES:
+        raise ValueError(f"it holds more than {YAML_VALUES:,} values")
 
 
 def _require_bounded(value: Any) -> None:
@@ -177,8 +201,7 @@ def _require_bounded_node(node: yaml.Node, sizes: dict[int, int | None], depth: 
         else (node.value if isinstance(node, yaml.SequenceNode) else [])
     )
     size = 1 + sum(_require_bounded_node(child, sizes, depth + 1) for child in children)
-    if size > VALUES // 100:
-        raise ValueError(f"it holds more than {VALUES // 100:,} values")
+    _require_few(size)
     sizes[id(node)] = size
     return size
 

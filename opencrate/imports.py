@@ -9,11 +9,15 @@ from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
+from .errors import one_line, shown
+
 
 def require_module_names(names: Iterable[str]) -> None:
     for name in names:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"{name!r} is not the name of a module: write package.module, not a file or an address")
+            raise ValueError(
+                f"{shown(name)} is not the name of a module: write package.module, not a file or an address"
+            )
 
 
 def import_modules(names: Iterable[str]) -> None:
@@ -31,8 +35,9 @@ def import_modules(names: Iterable[str]) -> None:
         try:
             import_module(name)
         except ModuleNotFoundError as error:
+            module = one_line(name, 80)
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise ValueError(f"the module {name} needs {error.name}, which is not installed") from error
+                raise ValueError(f"the module {module} needs {error.name}, which is not installed") from error
             raise ValueError(
-                f"there is no module {name}, neither installed nor in {here}: run from its folder, or install it"
+                f"there is no module {module}, neither installed nor in {here}: run from its folder, or install it"
             ) from error

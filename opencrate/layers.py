@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .errors import suggestion
+from .errors import shown, suggestion
 from .operators.base import Operator
 
 
@@ -76,6 +76,6 @@ def build_norm(
     name: str, dim: int, eps: float, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
     if name not in NORMS:
-        raise ValueError(f"unknown norm {name!r}{suggestion(name, NORMS)}")
+        raise ValueError(f"unknown norm {shown(name)}{suggestion(name, NORMS)}")
     with nullcontext() if device is None else torch.device(device):
         return NORMS[name](dim, eps=eps).to(dtype=dtype)

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import filelock
+from pydantic import TypeAdapter
 
 from .errors import one_line
 from .files import read_json
+from .run_records import LAYERS, RESULT, STARTS, checked
 
 NETWORK_FOLDERS = ("model", "best")  # the final network, and the best so far; the first that exists is the run's
 _DIGITS = {"step": 8, "epoch": 4}
@@ -48,11 +50,11 @@ class RunFolder:
 
     def starts(self) -> list[dict[str, Any]]:
         """What run.json says about every start of the run: command, versions, hardware."""
-        return _read_json(self.record, list) if self.record.is_file() else []
+        return _read_json(self.record, list, STARTS) if self.record.is_file() else []
 
     def finished(self) -> dict[str, Any] | None:
         """The result, if the run has finished."""
-        return _read_json(self.result, dict) if self.result.is_file() else None
+        return _read_json(self.result, dict, RESULT) if self.result.is_file() else None
 
     def kept_epochs(self) -> dict[int, Path]:
         """The checkpoints that are kept for good, by epoch."""
@@ -88,7 +90,9 @@ def numbered_name(kind: Literal["step", "epoch"], number: int) -> str:
 
 def numbered(folder: Path, kind: Literal["step", "epoch"]) -> dict[int, Path]:
     """The checkpoint files of one kind in a folder by their numbers, in order."""
-    matches = {file: re.fullmatch(rf"{kind}-(\d+)\.pt", file.name) for file in folder.glob(f"{kind}-*.pt")}
+    matches = {
+        file: re.fullmatch(rf"{kind}-(\d+)\.pt", file.name) for file in folder.glob(f"{kind}-*.pt") if file.is_file()
+    }
     return dict(sorted((int(match[1]), file) for file, match in matches.items() if match))
 
 
@@ -96,7 +100,9 @@ def _line(text: bytes) -> dict[str, Any] | None:
     """A line of metrics.jsonl, or None if it is damaged."""
     try:
         line = json.loads(text)
-        return line if isinstance(line["kind"], str) and isinstance(line["step"], int) else None
+        if not isinstance(line["kind"], str) or not isinstance(line["step"], int):
+            return None
+        return checked(line, LAYERS) if line["kind"] == "layers" else line
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
@@ -106,7 +112,7 @@ def damaged(file: Path, why: str) -> ValueError:
     return ValueError(f"{file} is damaged ({why}): delete it, and the same command goes on")
 
 
-def _read_json(file: Path, kind: type) -> Any:
+def _read_json(file: Path, kind: type, form: TypeAdapter[Any]) -> Any:
     """The content of a file that a run wrote for others and does not need itself."""
     try:
         content = read_json(file)
@@ -114,4 +120,7 @@ def _read_json(file: Path, kind: type) -> Any:
         raise damaged(file, one_line(str(error.__cause__))) from error
     if not isinstance(content, kind):
         raise damaged(file, f"it is no {kind.__name__}")
-    return content
+    try:
+        return checked(content, form)
+    except ValueError as error:
+        raise damaged(file, str(error)) from error

@@ -1,5 +1,7 @@
 """`python -m reproduction`: its settings, and its steps: check the datasets, carry out the plan, write RESULTS.md."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,6 +9,7 @@ from typing import Literal
 from opencrate.data import Augmentation, Dataset, open_feed
 from opencrate.data.opening import open_pictures, split_folder
 from opencrate.distributed import device_named
+from opencrate.errors import one_line
 from opencrate.recipes import Recipe
 from opencrate.run_folder import RunFolder
 from opencrate.training.run import cores
@@ -152,16 +155,30 @@ def reproduce(settings: Reproduction) -> tuple[Path, dict[str, str]]:
     with RunFolder(out).locked():  # results.json has one writer
         results, progress = Results(out / RESULTS, plan.scale), Progress()
         document = (settings.document or out).expanduser()
-        require_no_loss(full_plan, results, out, document)
+        with _showing(results):
+            require_no_loss(full_plan, results, out, document)
         try:
             if not settings.write_only:
                 places = places_for(plan, out, devices, jobs, settings.processes, threads)
                 execute(plan, results, places, progress)
         finally:
             progress.end()
-        file = write_document(full_plan, results, out, document)
+        with _showing(results):
+            file = write_document(full_plan, results, out, document)
     keys = {run.key for run in plan.runs}
     return file, {key: error for key, error in results.failures().items() if key in keys}
+
+
+@contextmanager
+def _showing(results: Results) -> Iterator[None]:
+    """Rows of a damaged file, or of another version's, lack what the document shows."""
+    try:
+        yield
+    except (KeyError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise ValueError(
+            f"{results.file} has a row that cannot be shown ({reason}); remove it, or give another --out"
+        ) from error
 
 
 def _workers(settings: Reproduction) -> tuple[tuple[str, ...], int, int]:

@@ -5,17 +5,23 @@ import hashlib
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
+from pydantic import AfterValidator, TypeAdapter, with_config
 from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict
 
-from opencrate.files import write_atomically
+from opencrate.errors import one_line
+from opencrate.files import read_json, write_atomically
 from opencrate.recipes import Expected, Recipe, recipe_text
+from opencrate.run_records import MORE, Count, Measure, Text, checked
 
 from .plan import LIGHT, Plan, Run
 
@@ -31,6 +37,81 @@ PICTURES = {
 """The number of validation pictures of every dataset."""
 COLLAPSE = 10.0  # points: a network that ends further below its best epoch has collapsed
 CSV_COLUMNS = (*IDENTITY, "top1", "best", "epochs", "parameters", "seconds", "error")
+
+
+Column = list[float | None]
+
+
+@with_config(MORE)
+class _Curves(TypedDict):
+    """R^c and the non-zero fraction by layer."""
+
+    Rc: Column
+    Rc_std: Column
+    nonzero: Column
+    nonzero_std: Column
+    samples: Count
+
+
+_CURVES = TypeAdapter(_Curves)
+
+
+def _require_plain(value: Any) -> Any:
+    """Texts without control characters, however deep; a figure is named by a file's name alone."""
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("it holds control characters")
+    if isinstance(value, dict):
+        if not re.fullmatch(r"[\w.-]+", str(value.get("figure", "none"))):
+            raise ValueError("a figure is not in the folder of the results")
+        if "Rc" in value:
+            checked(value, _CURVES)
+        _require_plain(list(value))
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _require_plain(part)
+    return value
+
+
+def _require_measured(row: dict[str, Any]) -> dict[str, Any]:
+    missing = {"made", "seconds", "parameters", "recipe"} - row.keys()
+    if "top1" in row and missing:
+        raise ValueError(f"{min(missing)} is missing")
+    return row
+
+
+@with_config(MORE)
+class _Made(TypedDict):
+    revision: Text | None
+    hardware: Text
+    started: Annotated[Text, AfterValidator(lambda text: datetime.fromisoformat(text) and text)]
+    torch: Text
+    timm: Text
+
+
+@with_config(MORE)
+class _Row(TypedDict):
+    task: Text
+    model: Text
+    variant: Text
+    seed: Count
+    recipe: NotRequired[Text]
+    top1: NotRequired[float]
+    best: NotRequired[float]
+    epochs: NotRequired[Count]
+    parameters: NotRequired[Count]
+    seconds: NotRequired[float]
+    made: NotRequired[_Made]
+    looks: NotRequired[Annotated[dict[Text, Any], AfterValidator(_require_plain)]]
+    curve: NotRequired[dict[Text, list[Measure]]]
+    pictures: NotRequired[Text]
+    error: NotRequired[Annotated[str, AfterValidator(_require_plain)]]
+
+
+class _File(TypedDict):
+    scale: Text
+    rows: dict[Text, Annotated[_Row, AfterValidator(_require_measured)]]
+
+
+_FILE = TypeAdapter(_File)
 
 
 @dataclass(frozen=True)
@@ -72,10 +153,13 @@ class Results:
         self.file, self.scale, self.rows = file, scale, dict[str, dict[str, Any]]()
         if file.is_file():
             try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-                written, self.rows = content["scale"], {key: dict(row) for key, row in content["rows"].items()}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{file} is not a file of results; remove it, or give another --out") from error
+                content = checked(read_json(file), _FILE)
+            except ValueError as error:
+                reason = one_line(str(error).removeprefix(f"{file} "))
+                raise ValueError(
+                    f"{file} is not a file of results ({reason}); remove it, or give another --out"
+                ) from error
+            written, self.rows = content["scale"], content["rows"]
             if written != scale:
                 raise ValueError(f"{file} has results of scale {written}, not {scale}; give another --out")
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import socket
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,11 @@ def _train(recipe: Recipe, options: Options, rank: int, world: int, port: int, l
     before = threads()
     train(recipe, options)
     assert world == 1 or options.parallel == "fsdp" or threads() == before, "threads are left"
+
+
+def print_threads(arguments: list[str], tell: Callable[[str], None]) -> None:
+    """For `launch`: how many threads a process may have."""
+    print(os.environ["OMP_NUM_THREADS"], end=";")
 
 
 def threads() -> int:

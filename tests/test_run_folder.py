@@ -147,8 +147,15 @@ def test_nothing_to_resume(folder):
 
 def test_the_result_of_a_finished_run(begun):
     assert begun.finished() is None
-    write_atomically(begun.result, '{"top1": 97.5}')
-    assert begun.finished() == {"top1": 97.5}
+    result = dict.fromkeys(("steps", "epochs", "skipped_steps", "training_seconds", "start_up_seconds"), 1)
+    result |= {"recipe": "digits", "top1": 97.5, "best": {"epoch": 1}, "layers": None, "model": "run/model"}
+    write_atomically(begun.result, json.dumps(result))
+    assert begun.finished() == result
+    write_atomically(begun.result, json.dumps(result | {"steps": "many"}))
+    with pytest.raises(
+        ValueError, match=r"result\.json is damaged \(steps: Input should be a valid integer, .+\): delete it"
+    ):
+        begun.finished()
 
 
 @pytest.mark.parametrize(
@@ -195,9 +202,10 @@ def test_what_a_run_recorded_by_kind(folder):
     assert list(folder.recorded("layers")) == []
     folder.path.mkdir()
     whole, cut = (
-        '{"kind": "train", "step": 1}\n{"kind": "layers", "step": 2}\n',
+        '{"kind": "train", "step": 1}\n{"kind": "validation", "step": 2}\n{"kind": "layers", "step": 2}\n',
         '{"kind": "layers", "rows": [{"layer": 1}',
     )
     folder.metrics.write_text(whole + cut)
     assert list(folder.recorded("train")) == [{"kind": "train", "step": 1}]
-    assert list(folder.recorded("layers")) == [{"kind": "layers", "step": 2}]
+    assert list(folder.recorded("validation")) == [{"kind": "validation", "step": 2}]
+    assert list(folder.recorded("layers")) == [], "a table without rows is damaged"

@@ -251,7 +251,7 @@ def _read_file(file: Path, num_heads: int | None) -> Checkpoint:
         value = extras.get(name)
         if isinstance(value, Stored) and value.shape.numel() == 1:
             value = f"{_read_weights(file, {name: value})[name].item():.4g}"
-        if isinstance(value, str | int | float):
+        if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 2**63):
             origin += f", {name} {one_line(str(value), 60)}"
     return Checkpoint(
         state, file, nearest_architecture(config), config, origin, assumed, imports=_imports(extras, file)

@@ -6,6 +6,7 @@ ignores checksums. Here tensors are `Stored` until they are asked for: then they
 member must have its checksum.
 """
 
+import errno
 import io
 import math
 import pickle
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ..errors import one_line
+from ..files import DEPTH
 
 PICKLE_BYTES = 16 << 20  # a network of 10,000 weights and its optimiser have 10 MB
 _MAGIC, _VERSION = 0x1950A86A20F9469CFC6C, 1001  # what the older format begins with
@@ -81,9 +83,11 @@ def read_content(file: Path) -> Any:
     try:
         with file.open("rb") as open_file:
             return _content(open_file)
-    except (HoldsCode, PermissionError):
+    except (HoldsCode, MemoryError):
         raise
     except Exception as error:  # a damaged file fails anywhere in the readers
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
         raise ValueError(one_line(f"{kind}{error}", 120)) from error
 
@@ -99,6 +103,27 @@ def read_tensors(file: Path, stored: Mapping[str, Stored]) -> dict[str, Tensor]:
             return {name: _tensor(tensor, archive or open_file) for name, tensor in stored.items()}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise ValueError(one_line(str(error))) from error
+
+
+def read_all(file: Path) -> Any:
+    """What is in a file of plain lists, tuples, mappings and tensors, the tensors read."""
+    content = read_content(file)
+    stored: dict[str, Stored] = {}
+    _map_stored(content, lambda tensor: stored.setdefault(str(len(stored)), tensor))
+    tensors = iter(read_tensors(file, stored).values())
+    return _map_stored(content, lambda tensor: next(tensors))
+
+
+def _map_stored(value: Any, change: Callable[[Stored], Any], depth: int = 0) -> Any:
+    if depth > DEPTH:
+        raise ValueError(f"it is more than {DEPTH} levels deep")
+    if isinstance(value, Stored):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map_stored(part, change, depth + 1) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map_stored(part, change, depth + 1) for part in value)
+    return value
 
 
 def _tensor(stored: Stored, source: zipfile.ZipFile | BinaryIO) -> Tensor:

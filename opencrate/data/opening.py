@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from ..errors import printable, suggestion
+from ..errors import one_line, printable, shown, suggestion
 from .datasets import digits
 from .datasets.packing import Index, PackedPictures, pack
 from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, open_torchvision, read_idx
@@ -41,7 +41,7 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
         pictures = HuggingFace(name, data.root, split, data.in_chans)
     else:
         known = ("digits", "folder", "idx", "torch/NAME", "hfds/NAME", "wds", "packed")
-        raise ValueError(f"unknown dataset {data.name!r}{suggestion(data.name, known)}")
+        raise ValueError(f"unknown dataset {shown(data.name)}{suggestion(data.name, known)}")
     if len(pictures) == 0:
         raise ValueError(f"no pictures were found in {data.root}")
     pictures.classes = tuple(map(printable, pictures.classes))  # names of folders, say, may hold control characters
@@ -52,7 +52,9 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
             )
     if len(pictures.classes) == 1:
         only = pictures.classes[0]
-        raise ValueError(f"all pictures in {data.root} are of one class, {only}: a classifier needs at least two")
+        raise ValueError(
+            f"all pictures in {data.root} are of one class, {one_line(only, 60)}: a classifier needs at least two"
+        )
     if len(pictures.classes) > data.num_classes:
         raise _other_number(pictures.classes, data)
     return pictures
@@ -125,7 +127,7 @@ def require_same_classes(training: tuple[str, ...], validation: tuple[str, ...])
     ):
         if lacking := sorted(set(others) - set(names)):
             more = f" (nor {len(lacking) - 1} others)" if len(lacking) > 1 else ""
-            raise ValueError(f"the {split} split has no class {lacking[0]!r}{more}, which the {other} split has")
+            raise ValueError(f"the {split} split has no class {shown(lacking[0])}{more}, which the {other} split has")
 
 
 def pack_splits(source: Path, out: Path, side: int = 256) -> dict[str, Index]:

@@ -7,7 +7,7 @@ from threading import Lock
 
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..data.datasets.decoding import with_channels
+from ..data.datasets.decoding import require_few_scans, with_channels
 
 MAX_BYTES = 20 * 2**20
 MAX_PIXELS = 50_000_000
@@ -37,6 +37,7 @@ def read_upload(content: bytes, in_chans: int) -> Upload:
                 f"The picture has {width} × {height} pixels: at most {MAX_PIXELS // 10**6} megapixels are allowed."
             )
         try:
+            require_few_scans(image, content)
             notes = tuple(_notes(image))
             image.load()
             return Upload(with_channels(ImageOps.exif_transpose(image), in_chans), notes)

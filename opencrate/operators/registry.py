@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import nearest, require_nonnegative, require_positive, suggestion
+from ..errors import nearest, require_nonnegative, require_positive, shown, suggestion
 
 Options = dict[str, bool | int | float | str]
 SUPPLIED = ("dim", "num_heads", "head_dim", "attn_drop")
@@ -64,7 +64,7 @@ class Registry(dict[str, type[Op]], Generic[Op]):
             raise ValueError(f"a {self.kind} is chosen by its registered name, got {name!r}")
         if name not in self:
             hint = "" if nearest(name, self) else "; an operator of your own must be registered first (model.imports)"
-            raise ValueError(f"unknown {self.kind} {name!r}{suggestion(name, self)}{hint}")
+            raise ValueError(f"unknown {self.kind} {shown(name)}{suggestion(name, self)}{hint}")
         return self[name]
 
     def options(self, name: str, given: Mapping[str, Any] | None = None) -> Options:
@@ -77,7 +77,7 @@ class Registry(dict[str, type[Op]], Generic[Op]):
             if option in SUPPLIED:
                 raise ValueError(f"{option!r} of {name} is set by the network and is not an option")
             if option not in defaults:
-                raise ValueError(f"{name} has no option {option!r}{suggestion(str(option), defaults)}")
+                raise ValueError(f"{name} has no option {shown(option)}{suggestion(str(option), defaults)}")
             options[option] = _value(option, value, like=defaults[option])
         return options
 

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import suggestion
+from ..errors import one_line, shown, suggestion
+from ..files import read_yaml
 from .recipe import Recipe
 from .table import Maker, named
 
@@ -57,10 +58,7 @@ def options_in(file: str | Path) -> dict[str, Any]:
 def _read(file: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields in a YAML file under their names of today, and what are options today."""
     file = Path(file).expanduser()
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(file)
     if not isinstance(content, dict):
         holds = "is empty" if content is None else f"holds a {type(content).__name__}, not fields"
         raise ValueError(f"{file} is not a recipe: it {holds}")
@@ -97,7 +95,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
             continue
         is_same = list(before) == list(after) if isinstance(before, tuple) else before == after
         if not is_same:
-            lines.append(f"{path} {before!r} → {after!r}")
+            lines.append(f"{path} {shown(before)} → {shown(after)}")
     return lines
 
 
@@ -105,12 +103,12 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     path = ".".join(map(str, first["loc"]))
     if first["type"] == "unexpected_keyword_argument":
-        return f"there is no field {path!r}{_nearest(path)}"
+        return f"there is no field {shown(path)}{_nearest(path)}"
     if first["type"] in ("missing", "missing_argument"):
-        return f"the field {path!r} is missing"
-    reason = str(first["msg"]).removeprefix("Value error, ")
-    given = "" if first["type"] == "value_error" else f", got {first['input']!r}"
-    return f"{path}: {reason}{given}" if path and given else reason
+        return f"the field {shown(path)} is missing"
+    reason = one_line(str(first["msg"]).removeprefix("Value error, "))
+    given = "" if first["type"] == "value_error" else f", got {shown(first['input'])}"
+    return f"{one_line(path, 60)}: {reason}{given}" if path and given else reason
 
 
 def _nearest(path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from ..bounds import AtLeastOne, Bound, NotNegative, OneOf, Positive, ProperFraction, Settings
 from ..data.settings import Augmentation, Dataset
 from ..definitions import DEFINITIONS
+from ..errors import shown
 from ..imports import require_module_names
 
 OperatorOptions = dict[str, int | float | bool | str]
@@ -86,8 +87,8 @@ class Schedule(Settings, section="schedule"):
         super().__post_init__()
         if not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
-                f"schedule.warmup_epochs must be less than schedule.epochs, got {self.warmup_epochs} and {self.epochs}:"
-                " set both, or no warm-up (0)"
+                f"schedule.warmup_epochs must be less than schedule.epochs, got {shown(self.warmup_epochs)} and"
+                f" {shown(self.epochs)}: set both, or no warm-up (0)"
             )
 
 

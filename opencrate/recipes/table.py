@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import suggestion
+from ..errors import shown, suggestion
 from .recipe import Recipe
 
 Maker = Callable[[], Recipe]
@@ -32,5 +32,5 @@ def enter(
 
 def named(name: str, table: dict[str, Maker]) -> Recipe:
     if name not in table:
-        raise ValueError(f"unknown recipe {name!r}{suggestion(name, table)}")
+        raise ValueError(f"unknown recipe {shown(name)}{suggestion(name, table)}")
     return table[name]()

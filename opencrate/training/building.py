@@ -15,7 +15,7 @@ from torch import nn
 
 from ..checkpoints import save_pretrained, seal
 from ..classes import are_numbers, class_names, places
-from ..errors import suggestion
+from ..errors import one_line, shown, suggestion
 from ..files import reason_not_written, replacing_folder
 from ..imports import import_modules
 from ..recipes import Recipe
@@ -59,8 +59,8 @@ def _created(name: str, **arguments: Any) -> nn.Module:
         model: nn.Module = timm.create_model(name, **arguments)
     except (RuntimeError, TypeError, AssertionError) as error:
         if name not in timm.list_models():
-            raise ValueError(f"unknown network {name!r}{suggestion(name, timm.list_models())}") from error
-        raise ValueError(f"{name} cannot be built as the recipe says: {' '.join(str(error).split())}") from error
+            raise ValueError(f"unknown network {shown(name)}{suggestion(name, timm.list_models())}") from error
+        raise ValueError(f"{name} cannot be built as the recipe says: {one_line(str(error))}") from error
     model.built_with = arguments  # type: ignore[assignment]  # what timm needs, with the name, to build it again
     return model
 
@@ -127,7 +127,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     arguments: dict[str, Any] = {} if settings.betas is None else {"betas": settings.betas}
     known = [str(name) for name in timm.optim.list_optimizers()]
     if settings.name not in known:
-        raise ValueError(f"unknown optimiser {settings.name!r}{suggestion(settings.name, known)}")
+        raise ValueError(f"unknown optimiser {shown(settings.name)}{suggestion(settings.name, known)}")
     # timm exempts vectors and a network's `no_weight_decay`, which a wrapper would hide; it decays all of a list.
     trained: Any = unwrap_model(model)
     if settings.decay == "all":
@@ -137,7 +137,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
             trained, opt=settings.name, lr=settings.lr, weight_decay=settings.weight_decay, **arguments
         )
     except (AssertionError, TypeError, ImportError, RuntimeError) as error:
-        raise ValueError(f"the optimiser {settings.name} cannot be built: {' '.join(str(error).split())}") from error
+        raise ValueError(f"the optimiser {settings.name} cannot be built: {one_line(str(error))}") from error
     if settings.betas is not None and "betas" not in optimizer.param_groups[0]:
         raise ValueError(f"the optimiser {settings.name} has no betas: leave optim.betas out")
     return optimizer

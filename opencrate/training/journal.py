@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..files import json_text, reason_not_written, write_atomically
+from ..files import json_text, reason_not_written, require_file, write_atomically
 from ..measures import LayerTable
 from ..run_folder import RunFolder
 from ..tasks import describe_metrics
@@ -36,6 +36,7 @@ class Journal:
         self.last_line = time.monotonic()
         if folder is not None:
             _keep_until(folder, step)
+            require_file(folder.metrics)
             self.file = folder.metrics.open("ab", buffering=0)  # a line reaches the system at once, or it is an error
         if folder is not None and tensorboard:
             self.curves = open_curves(folder.tensorboard, step)

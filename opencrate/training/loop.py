@@ -17,6 +17,7 @@ from ..checkpoints import operator_modules, require_intact
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
 from ..distributed import World, distribute
+from ..errors import one_line
 from ..randomness import seed_process
 from ..recipes import Recipe
 from ..run_folder import RunFolder
@@ -25,7 +26,7 @@ from ..stack import is_stack
 from ..tasks import Regularised, RegularisedNetwork, describe_metrics
 from ..tasks.task import EVALUATION_BATCH, Loss
 from .building import build_model, build_optimizer, build_schedule, build_task, compile_model, save_network
-from .checkpoints import Checkpoints
+from .checkpoints import Checkpoints, is_out_of_memory
 from .journal import Journal, Window
 from .monitors import LayerMonitor, RelapseMonitor
 from .options import Options
@@ -272,10 +273,19 @@ class Training:
         if not self.world.on_main(read):
             seed_process(self.recipe.seed, self.world.rank, 0)
             return
-        small = self.state.restore(state, self.recipe.seed)
-        self.progress = Progress.from_dict(small)
-        self.relapse = replace(self.relapse, **(small.get("relapse") or {}))  # older checkpoints do not have it
-        self.layers.restore(small)
+        try:
+            small = self.state.restore(state, self.recipe.seed)
+            self.progress = Progress.from_dict(small)
+            self.relapse = replace(self.relapse, **(small.get("relapse") or {}))  # older checkpoints do not have it
+            self.layers.restore(small)
+        except Exception as error:  # what a stranger wrote fails anywhere in torch's readers
+            if is_out_of_memory(error):
+                raise
+            step, reason = state.get("step"), one_line(f"{type(error).__name__}: {error}")
+            raise ValueError(
+                f"{self.folder.path} cannot be continued, its checkpoint of step {step} is not of this run ({reason});"
+                " remove the folder, or give another, --out"
+            ) from error
         self.world.on_main(lambda: self.checkpoints.tidy(self.progress.step, self._kept_epoch()))
         if not self.world.on_main(self._has_best):
             self.progress.best = {}

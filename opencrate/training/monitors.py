@@ -84,8 +84,15 @@ class LayerMonitor:
         if self.images is None:
             self.images = torch.cat([images for images, _ in feed.sample(self.samples, self.samples)])
         definitions = tuple(dict.fromkeys((self.definition, COLLAPSE)))
-        with torch.compiler.set_stance("force_eager"):
-            tables = layerwise_by(model, self.images, definitions, resamples=0)
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                tables = layerwise_by(model, self.images, definitions, resamples=0)
+        except torch.linalg.LinAlgError:
+            journal.warn(
+                f"epoch {epoch}: the layers are not measured, because their tokens are too large for R^c in float64;"
+                " try a lower --optim.lr"
+            )
+            return
         self.table, self.watched = tables[0], tables[-1]
         journal.layers(self.table, step, epoch, time.perf_counter() - begun, shown)
         # Not in the first epoch: R^c of fresh weights may fall because they learn.

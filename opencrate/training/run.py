@@ -69,12 +69,11 @@ def summary(result: dict[str, Any]) -> str:
     already = ": it had finished before, nothing was done now" if result.get("already") else ""
     skipped = f", {result['skipped_steps']} steps skipped" if result["skipped_steps"] else ""
     table = f"\n{LayerTable.from_dict(result['layers'])}\n" if result["layers"] else ""
-    metrics = f"  validation {describe_metrics(result)}; best {describe_metrics(best)} after epoch {best['epoch']}\n"
+    when = f" after epoch {best['epoch']}" if "epoch" in best else ""  # the best network may have been lost
+    metrics = f"  validation {describe_metrics(result)}{f'; best {describe_metrics(best)}{when}' * bool(best)}\n"
     if "top1" in result:
-        metrics = (
-            f"  accuracy   {result['top1']:.2f} % top-1 on validation"
-            f" (best {best['top1']:.2f} % after epoch {best['epoch']})\n"
-        )
+        of_best = f" (best {best['top1']:.2f} %{when})" if "top1" in best else ""
+        metrics = f"  accuracy   {result['top1']:.2f} % top-1 on validation{of_best}\n"
     return (
         f"{table}\n{result['recipe']}{already}\n{metrics}"
         f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"

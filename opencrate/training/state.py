@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from timm.utils import ModelEmaV3
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 from ..checkpoints.key_maps import current_checkpoint
 from ..distributed import World
 from ..randomness import random_states, restore_random_states, seed_process
+from ..run_records import Count, Measure, Text, checked
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
@@ -29,18 +31,19 @@ FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 class Progress:
     """How far a run has come. The order of the images, their crops and the learning rate follow from `step`."""
 
-    step: int = 0  # steps done
-    bad_steps: int = 0  # in a row, up to now
-    skipped: int = 0
+    step: Count = 0  # steps done
+    bad_steps: Count = 0  # in a row, up to now
+    skipped: Count = 0
     seconds: float = 0.0
-    best: dict[str, Any] = field(default_factory=dict)  # metrics of the best network
-    last_validation: dict[str, Any] = field(default_factory=dict)  # metrics
+    best: dict[Text, Measure] = field(default_factory=dict)  # metrics of the best network
+    last_validation: dict[Text, Measure] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
         """The progress among the values of a checkpoint, also of one that says `last` for `last_validation`."""
         values = {"last_validation": values.get("last"), **values}
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        known: Progress = checked({field.name: values[field.name] for field in fields(cls)}, TypeAdapter(cls))
+        return known
 
 
 @dataclass

@@ -47,6 +47,13 @@ def test_index_says_what_there_is(packed):
     assert sorted(f.suffix for f in (packed / "train").iterdir()) == [".json"] + [".npy"] * 5
 
 
+def test_squares_and_shards_that_nobody_chose(pictures, tmp_path):
+    """256 pixels, of which a network of 224 sees the usual 7/8."""
+    index = pack(pictures, tmp_path)
+    assert (index.side, index.channels, index.shard) == (224 * 8 // 7, 3, 16384)
+    assert [shard.count for shard in index.shards] == [COUNT]
+
+
 def test_grey(pictures, tmp_path):
     pack(pictures, tmp_path / "train", 8, in_chans=1)
     feed = open_feed(settings(tmp_path, in_chans=1, mean=(0.5,), std=(0.5,), size=8), Augmentation(), True)
@@ -200,10 +207,22 @@ def test_an_index_that_does_not_agree_with_itself(copy, shard):
         open_pictures(settings(copy), training=True)
 
 
-def test_an_index_that_promises_the_largest_pictures(copy):
+@pytest.mark.parametrize(("side", "channels"), [(10**9, 3), (0, 3), (-SIDE, 3), (SIDE, 2), (SIDE, 4)])
+def test_an_index_whose_pictures_are_none(copy, side, channels):
+    """Too large, empty or of no colour, and with shards of the size that would follow."""
     file = copy / "train/index.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"side": 10**9}))
+    index = json.loads(file.read_text())
+    stored = SIDE**2 * index["channels"]
+    for shard in index["shards"]:
+        shard["size"] += shard["count"] * (side**2 * channels - stored)
+    file.write_text(json.dumps(index | {"side": side, "channels": channels}))
     with pytest.raises(ValueError, match="is damaged: its shard"):
+        open_pictures(settings(copy), training=True)
+
+
+def test_targets_that_are_missing(copy):
+    (copy / "train/targets.npy").unlink()
+    with pytest.raises(ValueError, match=r"targets\.npy is missing: pack the pictures again$"):
         open_pictures(settings(copy), training=True)
 
 

@@ -547,6 +547,20 @@ class TestTorchvision:
         with refused("it is not a picture, or damaged from the start"):
             pictures.picture(1)
 
+    def test_the_splits_of_imagenet(self, tmp_path, monkeypatch):
+        """Its validation pictures are the split "val", where others say "test"."""
+        opened = []
+
+        def imagenet(root, split):
+            opened.append((root, split))
+            return SimpleNamespace(imgs=[("a.jpg", 0)], targets=[0], classes=[("tench", "Tinca tinca"), ("shark",)])
+
+        monkeypatch.setattr("torchvision.datasets.ImageNet", imagenet)
+        for training in (True, False):
+            pictures = open_pictures(settings(tmp_path, "torch/imagenet", num_classes=2), training)
+            assert pictures.classes == ("tench, Tinca tinca", "shark")
+        assert opened == [(str(tmp_path), "train"), (str(tmp_path), "val")]
+
     @pytest.mark.parametrize(
         "name", ["cifar10", "cifar100", "mnist", "fashion_mnist", "flowers102", "pets", "imagenet"]
     )

@@ -132,6 +132,16 @@ def test_pictures_that_do_not_decode(tmp_path, workers):
     assert set(evaluated.decode_failures.names) == names
 
 
+def test_pictures_that_are_too_large_are_not_read(root, monkeypatch):
+    pictures = shards(root).pictures
+    length = int(pictures.index.lengths[3])
+    monkeypatch.setattr(tars, "PICTURE_BYTES", length)
+    pictures.picture(3)
+    monkeypatch.setattr(tars, "PICTURE_BYTES", length - 1)
+    with pytest.raises(ValueError, match=r"^it is larger than 0 MiB$"):
+        pictures.picture(3)
+
+
 def test_too_many_that_do_not_decode_stop_the_run(tmp_path):
     write(tmp_path / "shards", (8, 8), broken=tuple(range(8)))
     with pytest.raises(ValueError, match=r"2 of 16 pictures do not decode.* train-0000.tar: 00000"):

@@ -33,8 +33,17 @@ SECONDS = 20
 BYTES = 1 << 30  # above what the process had when it began to read
 SENTENCE = 300
 LINE = 600  # of what is printed or logged besides
+STDERR = "stderr"  # the file of what a worker prints past Python
 CANARY = "foreign_code"  # what a crafted input that holds code names in it
-MODULES = ("checkpoints",)  # of this package, each with a table TARGETS
+MODULES = (
+    "checkpoints",
+    "recipes",
+    "pictures",
+    "sets",
+    "runs",
+    "results",
+)  # of this package, each with a table TARGETS
+LATE = ("opencrate.training.run", "matplotlib.backends.backend_agg")  # what readers import when they are called
 
 Make = Callable[[Path], Path]  # writes an input into an empty folder and returns what is to be read
 
@@ -146,7 +155,7 @@ class _Worker:
 
     def _start(self) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["tests.fuzz.harness"])
+        context.set_forkserver_preload([*(f"{__package__}.{name}" for name in MODULES), *LATE])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.folder), daemon=True)
         self.process.start()
@@ -163,6 +172,8 @@ def _serve(connection: Any, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of a process that died
     (folder / "seeds").mkdir(parents=True)
     known = targets()
+    with (folder / STDERR).open("wb") as file:
+        os.dup2(file.fileno(), 2)  # libraries in C print there
     sys.addaudithook(_watch)
     warnings.simplefilter("always")
     while True:
@@ -176,7 +187,8 @@ def read_case(target: Target, case: Case, folder: Path, with_traceback: bool = F
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     path = _input(target, case, folder / "seeds", place)
-    logged, printed = _Log(), io.StringIO()
+    logged, printed, stderr = _Log(), io.StringIO(), folder / STDERR
+    known = stderr.stat().st_size if stderr.exists() else 0
     logging.getLogger().addHandler(logged)
     before = _reset_peak()
     limits = resource.getrlimit(resource.RLIMIT_AS)
@@ -201,6 +213,10 @@ def read_case(target: Target, case: Case, folder: Path, with_traceback: bool = F
         logging.getLogger().removeHandler(logged)
     memory = max(0, _status("VmHWM") - before)
     lines = [*logged.lines, *printed.getvalue().split("\n"), *(str(warning.message) for warning in warned)]
+    if stderr.exists():
+        with stderr.open("rb") as file:
+            file.seek(known)
+            lines += file.read(1 << 20).decode(errors="replace").split("\n")
     problems = [*_watched.seen, *_unclean(error, place), *_ugly(lines)]
     if case.kind == "seed" and error is not None:
         problems.append(f"a valid input is refused: {error}")
@@ -259,7 +275,7 @@ def _watch(event: str, arguments: tuple[Any, ...]) -> None:
         _watched.seen.append(f"goes to the network: {event} {str(arguments[1:])[:100]}")
     elif event == "pickle.find_class":
         _watched.seen.append(f"looks up a global of a pickle: {arguments[0]}.{arguments[1]}")
-    elif event in ("compile", "exec") and _is_foreign(arguments[0]):
+    elif event == "exec" and _is_foreign(arguments[0]):
         _watched.seen.append(f"runs code: {event} {str(arguments[0])[:100]}")
     elif event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
         file = Path(os.fsdecode(arguments[0])) if isinstance(arguments[0], str | bytes) else None

@@ -1,5 +1,7 @@
 """Random changes of valid inputs, by bytes and by their structure; the same chance makes the same change."""
 
+import ast
+import gzip
 import io
 import json
 import random
@@ -7,6 +9,7 @@ import shutil
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,6 +265,69 @@ def _zip(content: bytes, chance: random.Random) -> bytes:
     return file.getvalue()
 
 
+def _tar(content: bytes, chance: random.Random) -> bytes:
+    """A field of a header changed, with its checksum; or members removed, doubled, or cut short."""
+    headers = [at for at in range(0, len(content), 512) if content[at + 257 : at + 262] == b"ustar"]
+    at = chance.choice(headers)
+    end = next((other for other in headers if other > at), len(content))
+    change = chance.choice(("field", "field", "field", "field", "remove", "double", "cut"))
+    if change != "field":
+        kept = {"remove": b"", "double": 2 * content[at:end], "cut": content[at : (at + end) // 2]}[change]
+        return content[:at] + kept + content[end:]
+    fields = {0: 100, 100: 8, 124: 12, 124 + 1: 11, 156: 1, 157: 100, 257: 8, 345: 155}
+    header, start = bytearray(content[at : at + 512]), chance.choice(list(fields))
+    digits = b"".join(chance.choice((b"7", b"0", b" ", b"-", b"\x80", b"\xff", b"\0")) for _ in range(fields[start]))
+    texts = (digits, chance.randbytes(fields[start]), b"../" * 33, b"/etc/passwd\0", ESCAPE.encode(), b"xgLKS12345")
+    text = chance.choice(texts)[: fields[start]]
+    header[start : start + len(text)] = text
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return content[:at] + bytes(header) + content[at + 512 :]
+
+
+def _gzip(content: bytes, chance: random.Random) -> bytes:
+    return gzip.compress(mutate_bytes(gzip.decompress(content), chance), 1)
+
+
+def _npy(content: bytes, chance: random.Random) -> bytes:
+    """Another header; the version and the padding stay."""
+    (length,) = struct.unpack("<H", content[8:10])
+    header = mutate_value(ast.literal_eval(content[10 : 10 + length].decode()), chance)
+    if isinstance(header, dict) and isinstance(header.get("shape"), list):
+        header["shape"] = tuple(header["shape"])
+    text = repr(header).encode()[:65000].ljust(length - 1) + b"\n"
+    return content[:8] + struct.pack("<H", len(text)) + text + content[10 + length :]
+
+
+def _png(content: bytes, chance: random.Random) -> bytes:
+    """A chunk changed, with its checksum; or removed, doubled, moved, or inflated and changed."""
+    chunks, at = [], 8
+    while at < len(content):
+        (length,) = struct.unpack(">I", content[at : at + 4])
+        chunks.append((content[at + 4 : at + 8], content[at + 8 : at + 8 + length]))
+        at += 12 + length
+    at = chance.randrange(len(chunks))
+    name, inside = chunks[at]
+    change = chance.choice(("content", "content", "content", "name", "remove", "double", "move"))
+    if change == "content" and name == b"IDAT" and chance.random() < 0.5:
+        chunks[at] = (name, zlib.compress(mutate_bytes(zlib.decompress(inside), chance)))
+    elif change == "content":
+        chunks[at] = (name, mutate_bytes(inside, chance))
+    elif change == "name":
+        chunks[at] = (chance.choice((b"acTL", b"fdAT", b"tRNS", b"PLTE", b"iCCP", b"eXIf", b"zTXt")), inside)
+    elif change == "double":
+        chunks.insert(at, (name, inside))
+    else:
+        del chunks[at]
+        if change == "move":
+            chunks.insert(chance.randint(0, len(chunks)), (name, inside))
+    return content[:8] + b"".join(map(png_chunk, *zip(*chunks, strict=True)))
+
+
+def png_chunk(name: bytes, inside: bytes) -> bytes:
+    return struct.pack(">I", len(inside)) + name + inside + struct.pack(">I", zlib.crc32(name + inside))
+
+
 # By the end of a file's name; a change that finds no structure raises, and bytes are changed instead.
 STRUCTURED: dict[str, Callable[[bytes, random.Random], bytes]] = {
     ".json": _json,
@@ -271,4 +337,8 @@ STRUCTURED: dict[str, Callable[[bytes, random.Random], bytes]] = {
     ".pt": _zip,
     ".pth": _zip,
     ".pth.tar": _zip,
+    ".tar": _tar,
+    ".gz": _gzip,
+    ".npy": _npy,
+    ".png": _png,
 }

@@ -141,7 +141,8 @@ def test_one_sentence_for_a_wrong_field(written, text, sentence):
         ("name: x\nmodel: {name: y}\n", "{}: the field 'data' is missing"),
         (
             "a: b: c\n",
-            '{} is not YAML: mapping values are not allowed here in "<unicode string>", line 1, column 5: a: b: c ^',
+            "{} is not YAML that can be read: mapping values are not allowed here"
+            ' in "<byte string>", line 1, column 5: a: b: c ^',
         ),
     ],
 )
@@ -153,8 +154,8 @@ def test_one_sentence_for_a_file_that_is_no_recipe(written, text, sentence):
 
 
 def test_a_file_of_other_bytes(tmp_path):
-    (tmp_path / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML: 'utf-8' codec can't decode byte 0xff"):
+    (tmp_path / "recipe.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(ValueError, match=r"recipe\.yaml is not YAML that can be read: unacceptable character #x00ff"):
         read_recipe(tmp_path / "recipe.yaml")
 
 

@@ -133,7 +133,7 @@ def test_no_flipped_bit_is_taken_for_a_weight(checkpoints):
         steps.append(read["step"])
         assert torch.equal(read["model"]["weights"], state(read["step"], size=100)["model"]["weights"])
         file.with_suffix(".damaged").unlink(missing_ok=True)
-    assert steps.count(1) > 100
+    assert steps.count(1) > 50
     assert set(steps) == {1, 2}
 
 
@@ -154,7 +154,7 @@ def test_all_damaged(checkpoints, caplog):
 @pytest.mark.parametrize("error", [MemoryError, PermissionError])
 def test_what_is_not_the_files_fault_is_no_damage(checkpoints, monkeypatch, error):
     checkpoints.save(state(1), 1)
-    monkeypatch.setattr(torch, "load", lambda *_, **__: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("opencrate.training.checkpoints.read_all", lambda *_, **__: (_ for _ in ()).throw(error))
     with pytest.raises(error):
         checkpoints.newest()
     assert names(checkpoints) == ["step-00000001.pt"]

@@ -164,7 +164,7 @@ def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypat
     monkeypatch.setattr(Resident, "normalise", poisoned)
     result = train(small_recipe(probe=0), small_options(tmp_path, evaluate_epochs=3))
     assert result["skipped_steps"] == 3
-    assert [line["step"] for line in metrics(tmp_path, "skipped")] == [5, 6, 14]
+    assert [(line["step"], line["skipped"]) for line in metrics(tmp_path, "skipped")] == [(5, 1), (6, 2), (14, 3)]
     assert "step 6 was skipped: its loss is not finite (2 in a row)" in caplog.text
     assert all(torch.isfinite(w).all() for w in Checkpoints(tmp_path / "checkpoints").newest()["model"].values())
     assert sum(loss is not None for loss in losses(tmp_path)) == 27 - 3

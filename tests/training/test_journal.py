@@ -54,9 +54,9 @@ def test_a_line_for_each_record(tmp_path):
 def test_what_came_after_the_checkpoint_is_cut(tmp_path):
     file = tmp_path / "metrics.jsonl"
     with Journal(RunFolder(tmp_path), console=terminal()).file as written:
-        written.writelines(b'{"kind": "train", "step": %d}\n' % step for step in range(1, 11))
+        written.writelines(b'{"kind": "train", "step": %d}\n' % step for step in range(11))
     Journal(RunFolder(tmp_path), step=7, console=terminal()).close()
-    assert steps(file) == list(range(1, 8))
+    assert steps(file) == list(range(8))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     Journal(RunFolder(tmp_path), console=terminal()).close()  # from the beginning
     assert steps(file) == []

@@ -69,6 +69,12 @@ def _require_bounded(image: Image.Image, content: bytes) -> None:
     tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles are decoded complete and may exceed the picture
     if max(pixels, tags.get(TILE_WIDTH, 0) * tags.get(TILE_LENGTH, 0)) > PICTURE_PIXELS:
         raise ValueError(TOO_LARGE)
+    require_few_scans(image, content)
+
+
+def require_few_scans(image: Image.Image, content: bytes) -> None:
+    """Refuse a JPEG that would be decoded for minutes, because every scan costs as much as the picture."""
+    pixels = image.width * image.height
     may_exceed = len(content) // 10 * pixels > SCANNED_PIXELS  # a scan has ten bytes and more
     if may_exceed and content.count(SCAN) * pixels > SCANNED_PIXELS:
         raise ValueError("it is a JPEG of too many scans")

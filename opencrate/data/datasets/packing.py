@@ -29,6 +29,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 INDEX, UNFINISHED, TARGETS = "index.json", "unfinished.json", "targets.npy"
+VERSION = b"\x93NUMPY\x01\0"  # a header of a later version may have 4 GB
 HEADER = 128  # bytes before the pictures of a shard: NumPy pads its header so that the first axis may change
 
 
@@ -84,9 +85,11 @@ class Index:
         except (ValueError, OverflowError) as error:
             raise ValueError(f"{file} is not an index of packed pictures, or damaged") from error
         if index.count != content.get("count"):
-            raise ValueError(f"{file} says {shown(content.get('count'))} pictures, but its shards have {index.count}")
+            raise ValueError(
+                f"{file} says {shown(content.get('count'))} pictures, but its shards have {shown(index.count)}"
+            )
         pixels = index.side**2 * index.channels
-        fits = index.side > 0 and index.channels in (1, 3) and pixels <= 3 * PICTURE_PIXELS
+        fits = index.side > 0 and index.channels in (1, 3) and pixels <= PICTURE_PIXELS
         for shard in index.shards:
             agrees = shard.count >= 0 and shard.size == HEADER + shard.count * pixels
             if not fits or not agrees or not re.fullmatch(r"[\w.-]{1,100}", shard.file):
@@ -258,6 +261,9 @@ class PackedPictures(Pictures):
 def _mapped(file: Path, shape: tuple[int, ...], kind: type[np.generic]) -> np.ndarray:
     """An array in a file, which has to be of this shape and type."""
     try:
+        with file.open("rb") as opened:
+            if opened.read(len(VERSION)) != VERSION:
+                raise ValueError("it is not NumPy's format of version 1.0")
         values = np.asarray(np.lib.format.open_memmap(file, mode="r"))
     except Exception as error:  # NumPy raises many kinds for what a header may say
         raise ValueError(f"{file} is damaged: {error_text(error)}") from error

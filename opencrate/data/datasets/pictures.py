@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image
 
-from ...errors import one_line, suggestion
+from ...errors import one_line, shown, suggestion
 from ...files import NAMES_BYTES, PICTURE_BYTES, UNZIPPED_BYTES, read_bytes
 from .decoding import decode, error_text
 
@@ -162,7 +162,7 @@ def _torchvision(name: str, root: str, split: str) -> Any:
         "imagenet": lambda: datasets.ImageNet(root, evaluated),
     }
     if name not in builders:
-        raise ValueError(f"unknown torchvision dataset {name!r}{suggestion(name, builders)}")
+        raise ValueError(f"unknown torchvision dataset {shown(name)}{suggestion(name, builders)}")
     try:
         return builders[name]()
     except ImportError as error:
