@@ -1,7 +1,8 @@
 """Layer-wise tables: R^c of every layer by one of `opencrate.definitions`, and its non-zero fraction.
 
-The non-zero fraction is that of the sparse code; for ISTA, whose code is the tokens, ‖Z^{l+1}‖₀/(d·N). R^c of a
-compression without subspaces is not a number.
+The non-zero fraction is that of the sparse code; for ISTA, whose code is the tokens, ‖Z^{l+1}‖₀/(d·N). The spread, by
+which the audit names a collapse, is that of the definition's tokens. R^c of a compression without subspaces is not a
+number.
 """
 
 import csv
@@ -22,6 +23,7 @@ from ..definitions import Definition, definition_named
 from ..objective import nonzero_fraction
 from ..objective.rates import coding_rate, project
 from ..stack import Step, require_stack, trajectory
+from .geometry import spread
 
 GPU_BYTES = 2**25  # of the tokens of layers that are measured together on a GPU
 RESAMPLES = 1000  # of the samples, for an interval
@@ -32,15 +34,20 @@ Reader = Callable[[Sequence[Step]], dict[str, Tensor]]
 
 
 def measure(steps: Sequence[Step], definition: Definition) -> dict[str, Tensor]:
-    """R^c and the non-zero fraction of every sample in steps of a trajectory, each (layers, b) in float64."""
+    """R^c, the non-zero fraction and the tokens' spread of every sample in steps, each (layers, b) in float64."""
     codes = torch.stack([_code(step, definition) for step in steps])
-    return {"Rc": _rates(steps, definition).double(), "nonzero": nonzero_fraction(codes).double()}
+    tokens = torch.stack([_counted(getattr(step, definition.site), definition) for step in steps])
+    rates = _rates(steps, definition).double()
+    return {"Rc": rates, "nonzero": nonzero_fraction(codes).double(), "spread": spread(tokens)}
 
 
 def _code(step: Step, definition: Definition) -> Tensor:
     """The code of the tokens that the definition counts, (b, n, m); the tokens themselves where there is none."""
-    code = step.Z_next if step.code is None else step.code
-    return code if definition.class_token else code[:, 1:]
+    return _counted(step.Z_next if step.code is None else step.code, definition)
+
+
+def _counted(tokens: Tensor, definition: Definition) -> Tensor:
+    return tokens if definition.class_token else tokens[:, 1:]
 
 
 def _rates(steps: Sequence[Step], definition: Definition) -> Tensor:
@@ -59,8 +66,7 @@ def _projected(step: Step, definition: Definition) -> Tensor:
     tokens: Tensor = getattr(step, definition.site)
     if definition.norm:
         tokens = step.layer.compress.norm(tokens)
-    if not definition.class_token:
-        tokens = tokens[:, 1:]
+    tokens = _counted(tokens, definition)
     # Float32 is enough for tokens of one size.
     exact = torch.promote_types(tokens.dtype, torch.float32) if definition.unit else torch.float64
     V = project(tokens.to(exact), step.layer.U.to(exact))

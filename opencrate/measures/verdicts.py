@@ -11,7 +11,7 @@ that of both halves together: even the exact gradient step on R^c lowers R about
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -26,7 +26,7 @@ GRADES = get_args(Grade)
 PICTURES = 20  # of fewer there is no grade
 EFFECT = 0.01  # by which a half-step must do better than every null, as a share of R^c or of the zero code's cost
 HALF = 0.5  # of the spread or the rank, which no step may take
-NULLS: dict[str, dict[str, Null[Any]]] = {"compress": dict(MOVES), "sparsify": dict(CODES)}
+NULLS: Mapping[str, Mapping[str, Null[Any]]] = {"compress": MOVES, "sparsify": CODES}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,10 @@ def verdicts(audit: Audit) -> tuple[Verdict, ...]:
 def _judged(audit: Audit, half: str, aim: str | None, layer: int) -> Judgement:
     if aim is None:
         return Judgement("unknown")
-    if not bool(audit.values[f"{half}_after"][layer].isfinite().all()):
+    after = audit.values[f"{half}_after"][layer]
+    if bool(after.isnan().all()):
+        return Judgement("unknown", aim, evidence="the operator hands out no code")
+    if not bool(after.isfinite().all()):
         return Judgement("no", aim, evidence=f"{aim} is infinite: its code is not one that the aim allows")
     change = Mean.of(audit.changes(half)[layer])
     differences = {name: values[layer] for name, values in audit.differences(half).items()}

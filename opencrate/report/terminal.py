@@ -82,7 +82,7 @@ def _nulls(audit: Audit, half: str, name: str) -> Table:
     judged = [getattr(verdict, half) for verdict in verdicts(audit)]
     known = [null for null in NULLS[half] if any(null in (one.nulls or {}) for one in judged)]
     for null in known:
-        table.add_column(null, justify="right", no_wrap=True, min_width=14)
+        table.add_column(null, justify="right", no_wrap=True, min_width=13)
     for layer, judgement in enumerate(judged, start=1):
         means = [(judgement.nulls or {}).get(null) for null in known]
         cells = [

@@ -97,18 +97,20 @@ class LayerMonitor:
         journal.layers(self.table, step, epoch, time.perf_counter() - begun, shown)
         # Not in the first epoch: R^c of fresh weights may fall because they learn.
         if previous and epoch > 1 and (layers := halved_layers(previous, self.watched)):
-            journal.record("halved", step, epoch=epoch, layers=layers)
+            spread = halved_layers(previous, self.watched, "spread")
+            journal.record("halved", step, epoch=epoch, layers=layers, spread=spread)
             journal.warn(
                 f"epoch {epoch}: R^c (definition {COLLAPSE}) has halved since the epoch before, at {len(layers)} of"
-                f" {len(self.table.rows)} layers: tokens may be collapsing onto one direction; if the loss rises, try a"
-                " lower --optim.lr"
+                f" {len(self.table.rows)} layers, and the tokens' spread at {len(spread)}: tokens may be collapsing"
+                " onto one direction; if the loss rises, try a lower --optim.lr"
             )
 
 
-def halved_layers(before: LayerTable, now: LayerTable) -> list[int]:
-    """The layers whose R^c has fallen to less than half.
+def halved_layers(before: LayerTable, now: LayerTable, measure: str = "Rc") -> list[int]:
+    """The layers whose R^c, or spread, has fallen to less than half.
 
-    By the definition `unit` this shows tokens that take one direction epochs before the loss does (docs/LOG.md).
+    By the definition `unit` R^c shows tokens that take one direction epochs before the loss does (docs/LOG.md). Tables
+    of 0.1 have no spread.
     """
-    pairs = zip(before.rows, now.rows, strict=True)
-    return [int(row["layer"]) for earlier, row in pairs if row["Rc"] < 0.5 * earlier["Rc"]]
+    pairs = [pair for pair in zip(before.rows, now.rows, strict=True) if all(measure in row for row in pair)]
+    return [int(row["layer"]) for earlier, row in pairs if row[measure] < 0.5 * earlier[measure]]

@@ -77,6 +77,10 @@ def test_named_definitions_are_what_they_say(name, rate):
     nonzero = [(step.Z_next != 0).double().mean((1, 2)) for step in trajectory(model, IMAGES)]
     assert [row["nonzero"] for row in table.rows] == pytest.approx([share.mean().item() for share in nonzero])
     assert [row["nonzero_std"] for row in table.rows] == pytest.approx([share.std().item() for share in nonzero])
+    for row, step in zip(table.rows, trajectory(model, IMAGES), strict=True):
+        tokens = step.Z if name == "official" else step.Z_half
+        unit = tokens / tokens.norm(dim=-1, keepdim=True)
+        assert row["spread"] == pytest.approx((1 - unit.mean(1).norm(dim=-1)).mean().item())
 
 
 @torch.no_grad()

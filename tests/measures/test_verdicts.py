@@ -306,15 +306,34 @@ def test_an_aim_that_does_not_see_the_dictionary_has_no_permuted_null():
         assert set(null_codes(operator, Y, Y.relu(), number=1)) == set(CODES) - {"permuted"}
 
 
-def test_a_null_of_ones_own_is_one_function(monkeypatch):
-    monkeypatch.setattr("opencrate.measures.nulls.MOVES", dict(MOVES))
-    from opencrate.measures import nulls
+def test_a_null_of_ones_own_is_one_function():
+    try:
+        register(MOVES, "double", "twice the move")(lambda step, move, chance: 2 * move)
+        Z = noisy_tokens()
+        half = Z + 0.1 * Z.flip(-1)
+        step = Step(1, network(Right(), NoSparsification(D)).layers[0], Z, half, half, None)
+        torch.testing.assert_close(null_moves(step)["double"], half - Z)
+        verdict = judged_compression(Right())
+        assert verdict.compress.grade == "no"  # it is as good as itself
+        assert "beside twice the move" in verdict.text
+    finally:
+        del MOVES["double"]
 
-    register(nulls.MOVES, "double", "twice the move")(lambda step, move, chance: 2 * move)
-    Z = noisy_tokens()
-    half = Z + 0.1 * Z.flip(-1)
-    step = Step(1, network(Right(), NoSparsification(D)).layers[0], Z, half, half, None)
-    torch.testing.assert_close(null_moves(step)["double"], half - Z)
+
+class NoCode(Sparsification):
+    aim_name = "an aim"
+
+    def forward(self, Y):
+        return 0.1 * Y
+
+    def aim(self, Y, code):
+        return code.square().sum((-2, -1))
+
+
+def test_an_aim_without_a_code_is_unknown():
+    (verdict,) = verdicts(audit(network(Right(), NoCode()), noisy_tokens(), eps=EPS))
+    assert verdict.sparsify.grade == "unknown"
+    assert "hands out no code" in verdict.text
 
 
 # grades at their thresholds

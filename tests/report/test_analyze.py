@@ -237,6 +237,7 @@ def test_the_table_of_nulls_on_the_command_line(checkpoint, pictures, capsys):
     ]
     for name in (*MOVES, *CODES):
         assert len(re.findall(rf" {name}\b", printed)) >= 2
+    assert len(re.findall(r"± +[\d.]+ *$", printed, re.MULTILINE)) == 12  # nothing is cut off
     trained, _ = audit_of(checkpoint, replace(FEW, images=str(pictures)))
     first = signed(trained.differences("compress")["opposite"][0].mean().item()).removesuffix(" %")
     assert re.search(rf"^ +1 +{re.escape(first)} ± ", printed, re.MULTILINE)

@@ -144,14 +144,16 @@ def test_r_c_that_halves_within_an_epoch_is_told_of(tmp_path, monkeypatch, caplo
     lives(
         killed, small_recipe(probe=4, schedule={"epochs": 4}), small_options(tmp_path, evaluate_epochs=4), monkeypatch
     )
-    assert [(line["epoch"], line["layers"]) for line in metrics(tmp_path, "halved")] == [(2, [2]), (4, [1])]
-    assert "epoch 2: R^c (definition unit) has halved since the epoch before, at 1 of 2 layers: tokens " in caplog.text
+    halved = [(line["epoch"], line["layers"], line["spread"]) for line in metrics(tmp_path, "halved")]
+    assert halved == [(2, [2], [2]), (4, [1], [1])]
+    assert "epoch 2: R^c (definition unit) has halved since the epoch before, at 1 of 2 layers, and the" in caplog.text
+    assert "and the tokens' spread at 1: tokens may be collapsing" in caplog.text
     assert caplog.text.count("has halved since") == 2
     assert {row["Rc"] for line in metrics(tmp_path, "layers") for row in line["rows"]} == {5.0}
 
 
 def _row(layer, rate):
-    return {"layer": layer, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0}
+    return {"layer": layer, "Rc": rate, "Rc_std": 0.0, "nonzero": 0.5, "nonzero_std": 0.0, "spread": rate / 10}
 
 
 def test_steps_without_a_finite_loss_are_skipped_and_counted(tmp_path, monkeypatch, caplog):

@@ -274,7 +274,9 @@ def test_a_relapse_is_noticed_by_an_epoch_that_was_interrupted():
     ids=["to the half is not below it", "all", "a rise"],
 )
 def test_layers_at_which_r_c_has_halved(before, now, layers):
-    assert halved_layers(*(LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now))) == layers
+    tables = [LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now)]
+    assert halved_layers(*tables) == layers
+    assert halved_layers(*tables, "spread") == []  # they have none, as those of 0.1
 
 
 def rows(*rates):
