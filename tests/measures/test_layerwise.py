@@ -155,8 +155,10 @@ def test_batches_stream():
             layerwise(model, IMAGES, samples=samples)
     with pytest.raises(ValueError, match="a batch must be a tensor of pictures, or begin with one, got a dict"):
         layerwise(model, [{"image": IMAGES}])
-    few = layerwise(model, batches, samples=5)
+    asked = iter(batches * 2)
+    few = layerwise(model, asked, samples=5)
     assert few.samples == 5
+    assert len(list(asked)) == 3  # no batch more than needed was asked for
     assert few.rows[0] == pytest.approx(layerwise(model, IMAGES[:5]).rows[0], rel=1e-9)
     assert layerwise(model, IMAGES[:1]).rows[0]["Rc_std"] == 0
 

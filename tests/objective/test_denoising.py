@@ -163,6 +163,8 @@ def test_bad_input_is_one_sentence():
         list(denoise(X, [0.1, 0.2], model.posterior_mean))
     with pytest.raises(ValueError, match="orthonormal"):
         LowRankMixture(model.weights, 2 * model.U, model.variances)
+    with pytest.raises(ValueError, match="must not be negative"):
+        LowRankMixture(model.weights, model.U, model.variances - model.variances.mean())  # some are, some are not
     with pytest.raises(ValueError, match="sum to 1"):
         LowRankMixture(2 * model.weights, model.U, model.variances)
     with pytest.raises(ValueError, match=r"variances \(3, 2\), got"):
