@@ -196,3 +196,9 @@ class TestRandAugment:
     def test_unknown_strings_are_refused(self, text, sentence):
         with pytest.raises(ValueError, match=re.escape(f"augment.randaugment {sentence}") + "$"):
             self.build(text)
+
+
+def test_pictures_are_normalised_as_imagenets_by_default():
+    from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+
+    assert (Dataset().mean, Dataset().std) == (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from torch import nn
 
 from opencrate import trajectory
 from opencrate.measures import DEFINITIONS, measure
@@ -13,6 +14,7 @@ from opencrate.measures.audit import AT_SITES, OF_A_STEP, SITES, AuditReader, au
 from opencrate.measures.layerwise import joined
 from opencrate.measures.verdicts import verdicts
 from opencrate.objective import coding_rate, subspace_coding_rate
+from opencrate.operators.ista import ISTA
 
 from ..networks import small
 from ..strategies import random
@@ -188,6 +190,10 @@ def test_certificates_and_dead_heads():
         assert descends.value == pytest.approx(size, rel=1e-5)
         assert descends.holds == (size < 2)
     assert not found.weights[0].certificates[1].holds
+    step = ISTA(1, eta=0.5)
+    for size, holds in ((2.0, False), (1.9, True)):
+        nn.init.constant_(step.D, size)
+        assert step.certificates()[0].holds == holds  # at η‖D‖² = 2 it does not
     assert [weights.dead for weights in found.weights] == [(), (1,), ()]
     assert all(value.isfinite().all() for value in found.values.values())
 

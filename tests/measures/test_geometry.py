@@ -5,11 +5,13 @@ from scipy.linalg import subspace_angles
 
 from opencrate.measures.geometry import (
     coherence,
+    coherence_between,
     dead_heads,
     effective_rank,
     normalised_gram,
     orthogonality_gap,
     orthonormality_gap,
+    spread,
 )
 
 
@@ -41,6 +43,9 @@ def test_coherence_is_the_cosine_of_the_smallest_principal_angle(U):
         for j in range(3):
             angle = subspace_angles(U[i].numpy(), U[j].numpy()).min()
             assert found[i, j].item() == pytest.approx(np.cos(angle), abs=1e-9)
+    pairs = [found[i, j].item() for i, j in ((0, 1), (0, 2), (1, 2))]
+    assert coherence_between(U) == pytest.approx((np.mean(pairs), max(pairs)))
+    assert coherence_between(U[:1]) == (0.0, 0.0)
 
 
 def test_the_gram_matrix_of_directions(U):
@@ -68,3 +73,10 @@ def test_a_dead_head_is_named_and_gives_no_nan(U):
     assert orthonormality_gap(U)[1] == 1
     assert coherence(U)[1].tolist() == [0, 1, 0]
     assert not normalised_gram(U).isnan().any()
+
+
+def test_spread_by_hand():
+    """0 for one direction, 1 for directions whose mean is 0, whatever the lengths; 0 where there is nothing."""
+    Z = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
+    assert spread(torch.stack([Z, Z * torch.tensor([[1.0], [-1.0]]), 0 * Z])).tolist() == [0.0, 1.0, 0.0]
+    assert spread(torch.tensor([[2.0, 0.0], [0.0, 5.0]])).item() == pytest.approx(1 - 0.5**0.5)

@@ -91,7 +91,10 @@ def test_orthogonality():
 def test_terms_and_logits_of_a_network(layers, pool):
     model = small(dtype=torch.float64, global_pool=pool).train()
     objective = replace(ALL, layers=layers)
-    logits, terms = RegularisedNetwork(model, objective)(IMAGES)
+    network = RegularisedNetwork(model, objective)
+    assert network.measures_last_layer == (layers in ((), (3,)))
+    assert not RegularisedNetwork(model, replace(objective, weight=0.0)).measures_last_layer
+    logits, terms = network(IMAGES)
     torch.testing.assert_close(logits, model(IMAGES), rtol=1e-12, atol=1e-12)
     assert terms.keys() == objective.weights().keys()
     for name, value in terms_by_numpy(model, IMAGES, objective).items():

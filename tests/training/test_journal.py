@@ -42,6 +42,7 @@ def steps(file):
 
 def test_a_line_for_each_record(tmp_path):
     journal = Journal(RunFolder(tmp_path), console=terminal())
+    assert journal.curves is None  # for TensorBoard, which was not asked for
     journal.record("train", 5, loss=0.5, lr=1e-3)
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"kind": "train", "step": 5, "loss": 0.5, "lr": 1e-3}
     journal.layers(table(2), 9, epoch=1, seconds=0.12345678, shown=True)

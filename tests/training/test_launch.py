@@ -163,6 +163,7 @@ ENDED = (0, "")
     ("codes", "said", "expected"),
     [
         ([0, 0], [ENDED, ENDED], ENDED),
+        ([0, 0], [ENDED, (2, "a mistake")], (2, "a mistake")),
         ([0, -11], [ENDED, ENDED], (-11, "a process was ended by signal 11")),
         ([0, 1], [ENDED, ENDED], (1, "a process failed at its end")),
         ([1, 2], [(1, "its traceback"), (2, "a mistake")], (2, "a mistake")),
