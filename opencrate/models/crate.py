@@ -194,7 +194,17 @@ class CRATE(nn.Module):
         return pooled if pre_logits else self.head(pooled)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(images))
+        """Images → logits. In evaluation the last layer computes the class token alone if nobody sees another token."""
+        from ..speed.first_token import first_token, has_first_token_alone, is_watched
+
+        *layers, last = self.blocks
+        whole = self.training or self.global_pool != "token" or self.grad_checkpointing
+        if whole or is_watched(self.blocks, images) or not has_first_token_alone(last):
+            return self.forward_head(self.forward_features(images))
+        Z = self.embed(images)
+        for layer in layers:
+            Z = layer(Z)
+        return self.forward_head(first_token(last, Z))
 
     def forward_intermediates(
         self,

@@ -7,7 +7,7 @@ from torch import nn
 from ..layers import HalfStep, Layer
 from ..operators.ista import ISTA
 from ..operators.mssa import MSSA
-from .first_token import FirstTokenLayer
+from .first_token import FirstTokenLayer, has_first_token_alone
 from .norm_folding import NormFoldedISTA, NormFoldedMSSA, computes_as
 
 FAST: dict[type[nn.Module], type[HalfStep]] = {MSSA: NormFoldedMSSA, ISTA: NormFoldedISTA}
@@ -25,18 +25,12 @@ def training_forms(network: Any, first_token: bool = False) -> Any:
             fast = _fast_form(half.operator)
             if fast is not None and type(half) is HalfStep:
                 half.__class__ = fast
-    if first_token and _computes_first_token_alone(network):
-        network.layers[-1].__class__ = FirstTokenLayer
+    layers: Any = getattr(network, "layers", ())
+    takes_token = first_token and getattr(network, "global_pool", None) == "token" and len(layers) > 0
+    if takes_token and type(layers[-1]) is Layer and has_first_token_alone(layers[-1]):
+        layers[-1].__class__ = FirstTokenLayer
     return network
 
 
 def _fast_form(operator: nn.Module) -> type[HalfStep] | None:
     return next((fast for known, fast in FAST.items() if computes_as(operator, known)), None)
-
-
-def _computes_first_token_alone(network: Any) -> bool:
-    layers: Any = getattr(network, "layers", ())
-    if not len(layers) or getattr(network, "global_pool", None) != "token" or type(layers[-1]) is not Layer:
-        return False
-    compress, sparsify = layers[-1].compress, layers[-1].sparsify
-    return isinstance(compress, NormFoldedMSSA) and not compress.operator.causal and sparsify.operator.token_wise
