@@ -87,10 +87,11 @@ def open_feed(
     augmented = training and augment is not None
     augment = augment or Augmentation(crop="none", flip=0.0)
     pictures = open_pictures(data, training)
+    larger = isinstance(pictures, PackedPictures) and pictures.index.side != data.size
+    if not larger and fits(pictures, data, augment, augmented):
+        return Resident(pictures, data, augment, augmented, seed, device)
     if isinstance(pictures, PackedPictures):
         return Packed(pictures, data, augment, augmented, seed, device, compiled)
-    if fits(pictures, data, augment, augmented):
-        return Resident(pictures, data, augment, augmented, seed, device)
     return Loaded(pictures, data, augment, augmented, seed, device, workers)
 
 

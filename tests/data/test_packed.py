@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -11,6 +12,11 @@ from torchvision.transforms.v2 import functional as F
 
 from opencrate.data import Split, open_feed
 from opencrate.data.augment.crops import crop_and_resize, crop_boxes
+from opencrate.data.datasets.packing import PackedPictures
+from opencrate.data.feeds import resident
+from opencrate.data.feeds.packed import Packed
+from opencrate.data.feeds.resident import Resident
+from opencrate.data.opening import open_pictures
 from opencrate.data.settings import Augmentation
 
 from .squares import COUNT, MEAN, SIDE, STD, settings, train, values
@@ -20,7 +26,26 @@ def reading() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith(("packed", "pack_"))]
 
 
+def of_their_size(packed, augment: Augmentation) -> Packed:
+    """A packed feed where `open_feed` takes a resident one, because the pictures have the network's size."""
+    data = settings(packed, size=SIDE)
+    return Packed(open_pictures(data, True), data, augment, True)
+
+
 class TestOpen:
+    @pytest.mark.parametrize("augmented", [False, True])
+    def test_pictures_of_the_networks_size_live_on_the_device(self, packed, augmented, monkeypatch):
+        augment = Augmentation(crop="resized", randaugment="torchvision-n2-m9", erase=0.1)
+        monkeypatch.setattr(PackedPictures, "picture", lambda *given: pytest.fail("read one by one"))
+        data = settings(packed, size=SIDE, crop_pct=1.0)
+        monkeypatch.setattr(resident, "_are_of_size", lambda *given: True)
+        feed = open_feed(data, augment if augmented else None, True)
+        assert isinstance(feed, Resident)
+        assert torch.equal(feed.images, torch.from_numpy(values(packed / "train")).permute(0, 3, 1, 2))
+        monkeypatch.setattr(resident, "LIMIT", 1)
+        with pytest.raises(ValueError, match="not supported") if augmented else nullcontext():
+            assert isinstance(open_feed(data, augment if augmented else None, True), Packed)
+
     def test_what_is_wrong_is_one_sentence(self, packed, tmp_path):
         (tmp_path / "train").mkdir()
         for data, augment, reason in (
@@ -96,7 +121,7 @@ class TestTrain:
             assert target == label == feed.targets[i]
 
     def test_whole_pictures(self, packed):
-        feed = open_feed(settings(packed, size=SIDE), Augmentation(crop="none", flip=0), True)
+        feed = of_their_size(packed, Augmentation(crop="none", flip=0))
         ((images, _),) = train(feed, Split(30))
         ((chosen, _),) = feed._draws(3, 0, Split(30))
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (MEAN, STD))
@@ -104,7 +129,7 @@ class TestTrain:
         torch.testing.assert_close(images, (stored / 255 - mean) / std, atol=1e-4, rtol=0)
 
     def test_padded_pictures_are_moved(self, packed):
-        feed = open_feed(settings(packed, size=SIDE), Augmentation(crop="padded", padding=0.25, flip=1), True)
+        feed = of_their_size(packed, Augmentation(crop="padded", padding=0.25, flip=1))
         ((images, _),) = train(feed, Split(30))
         ((chosen, numbers),) = feed._draws(3, 0, Split(30))
         mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (MEAN, STD))

@@ -240,6 +240,12 @@ class PackedPictures(Pictures):
         shape = self.shape if self.index.channels == 3 else self.shape[:2]
         return Image.fromarray(self.shards[shard][i - self.first[shard]].reshape(shape))
 
+    @property
+    def images(self) -> np.ndarray:
+        """All pictures in memory, uint8 (n, side, side, c)."""
+        self.require_unchanged()
+        return np.concatenate(self.shards).reshape(-1, *self.shape)
+
     def require_unchanged(self) -> None:
         """Reading a mapped file that has been truncated would kill the process."""
         for shard in self.index.shards:

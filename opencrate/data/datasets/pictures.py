@@ -44,6 +44,7 @@ class Arrays(Pictures):
 
     def __init__(self, images: np.ndarray, targets: np.ndarray, classes: Iterable[str], label: str) -> None:
         self.images, self.targets, self.classes, self.label = images, targets, tuple(classes), label
+        self.shape = images.shape[1:]
 
     def picture(self, i: int) -> Image.Image:
         return Image.fromarray(self.images[i])
