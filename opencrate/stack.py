@@ -13,7 +13,7 @@ from timm.layers import DropPath
 from torch import Tensor, nn
 
 from .layers import HalfStep, Layer, build_norm
-from .operators.base import compressions, sparsifications
+from .operators.base import Sparsification, compressions, sparsifications
 
 
 def build_layers(
@@ -90,6 +90,16 @@ class Step:
         """The compression's own attention maps (b, k, n, n), computed when they are asked for."""
         return self._of_compression("maps", "attention maps")
 
+    def follows_from_code(self) -> bool:
+        """Whether Z^{l+1} is what the sparsification decodes from its code, and its forward pass is no other."""
+        half: Any = self.layer.sparsify
+        if self.code is None:
+            return False
+        if not _has_own_forward(half.operator):
+            return True
+        decoded = half.skip(self.Z_half, half.operator.decode(self.code))
+        return torch.allclose(decoded, self.Z_next, rtol=1e-3, atol=1e-5)
+
     def _of_compression(self, role: str, what: str) -> Tensor:
         half: Any = self.layer.compress
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.Z.is_inference()):  # of a recording
@@ -118,7 +128,14 @@ def _sparsified(half: HalfStep, Z_half: Tensor) -> tuple[Tensor, Tensor | None]:
     """The half-step's result with its code, which is computed once."""
     operator: Any = half.operator
     code = operator.code(half.norm(Z_half)) if operator.has("code") else None
-    return (half(Z_half), None) if code is None else (half.skip(Z_half, operator.decode(code)), code)
+    if code is None or _has_own_forward(operator):
+        return half(Z_half), code
+    return half.skip(Z_half, operator.decode(code)), code
+
+
+def _has_own_forward(operator: Any) -> bool:
+    """Whether its forward pass is not `decode(code(Y))`, as a sparsification's is."""
+    return type(operator).forward is not Sparsification.forward
 
 
 def is_stack(network: Any) -> bool:

@@ -17,7 +17,7 @@ from opencrate.figures.canvas import Figure
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
-from opencrate.measures.verdicts import Verdict, summary, verdicts
+from opencrate.measures.verdicts import NULLS, Verdict, summary, verdicts
 from opencrate.report import Auditing
 from opencrate.settings import Measuring
 from opencrate.stack import trajectory
@@ -114,8 +114,9 @@ def _audit(study: Study, place: Place) -> dict[str, Any]:
         name: [float(f"{cosine:.4g}") for cosine in networks["trained"].values[name].mean(-1)]
         for name in ("gradient_cosine", "unit_cosine")
     }
+    nulls = {half: list(known) for half, known in NULLS.items()}
     layers = {f"{name}_layers": [_layer(verdict) for verdict in verdicts(one)] for name, one in networks.items()}
-    return {"samples": audits[0].samples, "summary": list(summary(*audits))} | layers | cosines
+    return {"samples": audits[0].samples, "summary": list(summary(*audits)), "nulls": nulls} | layers | cosines
 
 
 def _layer(verdict: Verdict) -> dict[str, Any]:

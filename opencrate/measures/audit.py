@@ -16,6 +16,7 @@ What the compression could have done is taken at its input X = LN Z^l: the exact
 Neumann form and its softmax form, which is the paper's derivation of attention (eq. mssa and before).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
@@ -51,6 +52,7 @@ OF_A_STEP = (
     "compress_before",
     "compress_after",
     *(f"compress_null_{name}" for name in MOVES),
+    *(f"compress_spread_{name}" for name in MOVES),
     "sparsify_before",
     "sparsify_after",
     *(f"sparsify_null_{name}" for name in CODES),
@@ -150,6 +152,7 @@ class AuditReader:
             )
         self.eps, self.layers = eps, [_AuditedLayer(layer) for layer in network.layers]
         self.before: dict[str, Tensor] = {}  # what was measured of the last layer's Z_next, which is the next one's Z
+        self.seen = Counter[int]()  # pictures of earlier batches, by layer
 
     def __call__(self, steps: Sequence[Step]) -> dict[str, Tensor]:
         rows = [self._measured(step) for step in steps]
@@ -166,7 +169,9 @@ class AuditReader:
             result |= {f"{name}@{site}": values[name] for name in AT_SITES}
         self.before = of_tokens
         nothing = torch.full((len(step.Z),), torch.nan, dtype=torch.float64, device=step.Z.device)
-        of_step = layer.of_the_sparsification(step) | layer.of_the_compression(step, self.eps)
+        first = self.seen[step.number]
+        self.seen[step.number] += len(step.Z)
+        of_step = layer.of_the_sparsification(step, first) | layer.of_the_compression(step, self.eps, first)
         return result | dict.fromkeys(OF_A_STEP, nothing) | of_step
 
     def audit(self, values: dict[str, Tensor]) -> Audit:
@@ -212,27 +217,29 @@ class _AuditedLayer:
         differences = {"dR": R - Rc, "dR_unit": R_unit - Rc_unit, "objective": R - Rc - self.lam * l0(Z)}
         return {"Rc": Rc, "Rc_unit": Rc_unit} | differences
 
-    def of_the_sparsification(self, step: Step) -> dict[str, Tensor]:
-        if step.code is None or self.aim is None:
+    def of_the_sparsification(self, step: Step, first: int) -> dict[str, Tensor]:
+        if step.code is None or self.aim is None or not step.follows_from_code():
             return {}
         Y, code = step.layer.sparsify.norm(step.Z_half).double(), step.code.double()
-        start = Y.relu() if self.sparsifier.replaces else torch.zeros_like(code)
+        begins_at_tokens = self.sparsifier.replaces and code.shape == Y.shape
+        start = Y.relu() if begins_at_tokens else torch.zeros_like(code)
         codes = {"sparsify_before": start, "sparsify_after": code}
-        nulls = null_codes(self.sparsifier, Y, code, step.number)
+        nulls = null_codes(self.sparsifier, Y, code, step.number, first)
         codes |= {f"sparsify_null_{name}": null for name, null in nulls.items()}
         return {name: self.sparsifier.aim(Y, code) for name, code in codes.items()}
 
-    def of_the_compression(self, step: Step, eps: float) -> dict[str, Tensor]:
-        result = {} if self.compress_aim is None else self._of_moves(step, eps)
+    def of_the_compression(self, step: Step, eps: float, first: int) -> dict[str, Tensor]:
+        result = {} if self.compress_aim is None else self._of_moves(step, eps, first)
         return result if self.U is None else result | self._of_gradients(step, self.U, eps)
 
-    def _of_moves(self, step: Step, eps: float) -> dict[str, Tensor]:
-        """The aim of tokens at unit length, before and after the step, and after every null."""
-        Z, Z_half, nulls = step.Z.double(), step.Z_half.double(), null_moves(step)
+    def _of_moves(self, step: Step, eps: float, first: int) -> dict[str, Tensor]:
+        """The aim of tokens at unit length, before and after the step, and after every null, with the null's spread."""
+        Z, Z_half, nulls = step.Z.double(), step.Z_half.double(), null_moves(step, first)
         tokens = {"compress_before": Z, "compress_after": Z_half}
         tokens |= {f"compress_null_{name}": Z + null for name, null in nulls.items()}
         together = normalize(torch.cat(list(tokens.values())), dim=-1)
-        return dict(zip(tokens, self.compressor.aim(together, eps).chunk(len(tokens)), strict=True))
+        result = dict(zip(tokens, self.compressor.aim(together, eps).chunk(len(tokens)), strict=True))
+        return result | {f"compress_spread_{name}": spread(Z + null) for name, null in nulls.items()}
 
     def _of_gradients(self, step: Step, U: Tensor, eps: float) -> dict[str, Tensor]:
         """The step's direction, and approximations of the gradient, beside the exact gradient of R^c."""

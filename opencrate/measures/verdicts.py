@@ -1,13 +1,14 @@
 """Grades of an audit: for each half of each layer, whether it does better than every null, and without a collapse.
 
-    yes        its aim falls, below what it is after every null
-    collapse   a compression takes more than half of the tokens' spread, or of their effective rank beyond 1
-    no         some null does as well
-    unknown    the operator states no aim
+    yes        its aim falls, and by EFFECT more than with every null
+    collapse   the half-step takes more than half of the tokens' spread, or of their effective rank beyond 1
+    no         some null does as well, or nearly
+    unknown    the operator states no aim, or its forward pass does not follow from its code
     too few    there are fewer pictures than PICTURES
 
-"Below" means that the 95 % bootstrap interval of the mean over pictures lies below 0, and the mean by EFFECT. ΔR is
-that of both halves together: even the exact gradient step on R^c lowers R about as much.
+"Falls" means that the 95 % bootstrap interval of the mean over pictures lies below 0. A move that takes more than half
+of the spread is no null: a layer may not do that either. ΔR is that of both halves together: even the exact gradient
+step on R^c lowers R about as much.
 """
 
 from collections import Counter, defaultdict
@@ -117,37 +118,54 @@ def _judged(audit: Audit, half: str, aim: str | None, layer: int) -> Judgement:
         return Judgement("unknown")
     after = audit.values[f"{half}_after"][layer]
     if bool(after.isnan().all()):
-        return Judgement("unknown", aim, evidence="the operator hands out no code")
+        return Judgement("unknown", aim, evidence="the operator's forward pass follows from no code that it hands out")
     if not bool(after.isfinite().all()):
         return Judgement("no", aim, evidence=f"{aim} is infinite: its code is not one that the aim allows")
-    change = Mean.of(audit.changes(half)[layer])
-    differences = {name: values[layer] for name, values in audit.differences(half).items()}
-    nulls = {name: Mean.of(values) for name, values in differences.items() if bool(values.isfinite().all())}
+    change, nulls = Mean.of(audit.changes(half)[layer]), _nulls(audit, half, layer)
+    if not nulls:
+        return Judgement("unknown", aim, change, evidence=f"there is no null for which {aim} is finite")
     graded = Judgement("no", aim, change, nulls)
     words = NULLS[half][graded.best].words
     evidence = f"{aim} {signed(change.mean)}, {signed(graded.difference.mean)} beside {words}"
     grade: Grade = "no"
     if audit.samples < PICTURES:
         grade = "too few"
-    elif half == "compress" and collapses(audit, layer):
+    elif collapses(audit, half, layer):
         grade = "collapse"
     elif change.falls and graded.difference.falls and graded.difference.mean <= -EFFECT:
         grade = "yes"
     return Judgement(grade, aim, change, nulls, evidence)
 
 
-def collapses(audit: Audit, layer: int) -> bool:
-    """Whether the compression takes more than half of the tokens' spread, or of their effective rank beyond 1."""
-    return any(loss > HALF for loss in _losses(audit, layer).values())
+def _nulls(audit: Audit, half: str, layer: int) -> dict[str, Mean]:
+    """How much better the half-step does than every null that has a finite aim and does not collapse the tokens."""
+    nulls = {}
+    for name, differences in audit.differences(half).items():
+        taken = 0.0
+        if half == "compress":
+            before, after = audit.at("spread", "Z")[layer], audit.values[f"compress_spread_{name}"][layer]
+            taken = _loss(before.mean().item(), after.mean().item())
+        if bool(differences[layer].isfinite().all()) and taken <= HALF:
+            nulls[name] = Mean.of(differences[layer])
+    return nulls
 
 
-def _losses(audit: Audit, layer: int) -> dict[str, float]:
-    """The shares of spread and of rank beyond 1 that a compression takes, means over the pictures."""
+def collapses(audit: Audit, half: str, layer: int) -> bool:
+    """Whether a half-step takes more than half of the tokens' spread, or of their effective rank beyond 1."""
+    return any(loss > HALF for loss in _losses(audit, half, layer).values())
+
+
+def _losses(audit: Audit, half: str, layer: int) -> dict[str, float]:
+    """The shares of spread and of rank beyond 1 that a half-step takes, means over the pictures."""
     losses = {}
     for name, floor in (("spread", 0.0), ("rank", 1.0)):
-        before, after = (audit.at(name, site)[layer].mean().item() - floor for site in HALVES["compress"])
-        losses[name] = 1 - after / before if before > 1e-9 else 0.0
+        before, after = (audit.at(name, site)[layer].mean().item() - floor for site in HALVES[half])
+        losses[name] = _loss(before, after)
     return losses
+
+
+def _loss(before: float, after: float) -> float:
+    return 1 - after / before if before > 1e-9 else 0.0
 
 
 def _reduction(audit: Audit, layer: int) -> Mean | None:
@@ -156,10 +174,11 @@ def _reduction(audit: Audit, layer: int) -> Mean | None:
 
 
 def _notes(audit: Audit, layer: int) -> Iterator[str]:
-    losses, weights = _losses(audit, layer), audit.weights[layer]
-    if collapses(audit, layer):
-        spread, rank = (f"{loss:.0%}" for loss in losses.values())
-        yield f"the tokens collapse in compression, which takes {spread} of their spread and {rank} of their rank"
+    weights = audit.weights[layer]
+    for half, noun in (("compress", "compression"), ("sparsify", "sparsification")):
+        if collapses(audit, half, layer):
+            spread, rank = (f"{loss:.0%}" for loss in _losses(audit, half, layer).values())
+            yield f"the tokens collapse in {noun}, which takes {spread} of their spread and {rank} of their rank"
     if weights.dead:
         heads = ", ".join(map(str, weights.dead))
         yield f"head {heads} is dead" if len(weights.dead) == 1 else f"heads {heads} are dead"
@@ -180,7 +199,8 @@ def _sentence(halves: list[Judgement], half: str, name: str) -> str:
     if grades["too few"]:
         return f"{name}: not graded, because fewer than {PICTURES} pictures are too few."
     what = f"{halves[0].aim} of the tokens at unit length" if half == "compress" else f"the {halves[0].aim}"
-    parts = [f"{name}: {what} falls by more than with every null at {grades['yes']} of {total} layers"]
+    more = f"by at least {100 * EFFECT:g} % more than with every null"
+    parts = [f"{name}: {what} falls {more} at {grades['yes']} of {total} layers"]
     if grades["collapse"]:
         parts.append(f"at {grades['collapse']} the tokens collapse")
     equals = Counter(null for one in halves for null, to in (one.nulls or {}).items() if not to.falls)

@@ -109,7 +109,8 @@ class ISTA(Sparsification):
 
     def certificates(self) -> tuple[Certificate, ...]:
         size = self.eta * torch.linalg.matrix_norm(self.D.detach().double(), ord=2).item() ** 2
-        return (Certificate("a step from a non-negative code lowers the LASSO", "η‖D‖² < 2", size, size < 2),)
+        statement = "an ISTA step lowers the LASSO of a non-negative code (this one begins at Y, which is none)"
+        return (Certificate(statement, "η‖D‖² < 2", size, size < 2),)
 
     def matrix(self) -> Tensor:
         """A; while no gradient is asked for, it is formed once and kept until D or η changes."""

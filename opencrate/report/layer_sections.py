@@ -121,8 +121,8 @@ def audited(data: ReportData, section: Section) -> None:
     )
     section.csv("audit_samples", trained.sample_rows())
     section.headline = [
-        ("layers compress better than every null", _count(trained, untrained, "compress")),
-        ("layers sparsify better than every null", _count(trained, untrained, "sparsify")),
+        ("layers compress clearly better than every null", _count(trained, untrained, "compress")),
+        ("layers sparsify clearly better than every null", _count(trained, untrained, "sparsify")),
     ]
     section.items += summary(trained, untrained)
     section.items.append(_verdicts(trained, untrained))
@@ -239,5 +239,5 @@ def baseline(data: ReportData, section: Section) -> None:
     for row in rows:
         spreads = (f"{row[name]:,.1f} ± {row[f'{name}_std']:,.1f}" for name in ("rank", "R", "R_unit"))
         cells.append([f"{row['layer']}", f"{row['nonzero']:.3f}", *spreads])
-    columns = ["layer", "non-zero fraction", "effective rank", "R", "R of unit tokens"]
+    columns = ["layer", "non-zero fraction", "effective rank", "R", "R at unit length"]
     section.items.append(Table(columns, cells, f"Means and standard deviations over pictures; ε = {eps:g}."))

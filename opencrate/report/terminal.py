@@ -13,6 +13,7 @@ from .data import UNTRAINED
 
 COLOURS = {"yes": "green", "collapse": "red", "no": "red", "unknown": "dim", "too few": "dim"}
 WIDTH = 80
+ABREAST = 5  # nulls in a table
 
 
 def print_audit(audit: Audit, untrained: Audit | None, nulls: bool = False) -> None:
@@ -27,19 +28,23 @@ def _parts(audit: Audit, untrained: Audit | None, nulls: bool) -> Iterator[Rende
     yield from summary(audit, untrained)
     yield _layers(audit)
     yield (
-        "R^c is that of the tokens at unit length. “Beside” is the layer less the null that is hardest to beat: below 0"
-        f" the layer does better. “Yes” needs −{100 * EFFECT:g} % or less, a 95 % interval below 0, and {PICTURES}"
-        " pictures."
+        "R^c is that of the tokens at unit length, and how the move changes it; LASSO that of the code, and how it"
+        " changes from ReLU(Y). “Beside” is the layer less the null that is hardest to beat, as a share of R^c or of"
+        f" what the zero code costs: below 0 the layer does better. “Yes” needs −{100 * EFFECT:g} % or less, a 95 %"
+        f" interval below 0, and {PICTURES} pictures."
     )
     notes = [f"layer {verdict.layer}: {note}" for verdict in verdicts(audit) for note in verdict.notes]
     yield from (Text(note) for note in notes)
     yield from (Text(f"theorem: {sentence}") for sentence in certified(audit))
     if nulls:
-        yield "\nMeans over the pictures ± half of the 95 % interval; below 0 the layer does better than the null.\n"
+        yield (
+            "\nMeans over the pictures ± half of the 95 % interval; below 0 the layer does better than the null. A dash"
+            " stands where a null collapses the tokens, which no layer may do.\n"
+        )
         for name, network in {"": audit, f"{UNTRAINED} network, ": untrained}.items():
             for half in HALVES:
                 if network is not None:
-                    yield _nulls(network, half, name)
+                    yield from _nulls(network, half, name)
 
 
 def _layers(audit: Audit) -> Table:
@@ -73,23 +78,27 @@ def _cells(judgement: Judgement) -> list[Text]:
     ]
 
 
-def _nulls(audit: Audit, half: str, name: str) -> Table:
+def _nulls(audit: Audit, half: str, name: str) -> Iterator[Table]:
+    """Tables of as many nulls as fit."""
     about = {
         "compress": "R^c less R^c with each null, in per cent of R^c before the step",
         "sparsify": "the code's aim less that of each null, in per cent of the zero code's",
     }[half]
-    table = _table(f"{name}{half}: {about}")
     judged = [getattr(verdict, half) for verdict in verdicts(audit)]
     known = [null for null in NULLS[half] if any(null in (one.nulls or {}) for one in judged)]
-    for null in known:
-        table.add_column(null, justify="right", no_wrap=True, min_width=13)
-    for layer, judgement in enumerate(judged, start=1):
-        means = [(judgement.nulls or {}).get(null) for null in known]
-        cells = [
-            "–" if mean is None else f"{_per_cent(mean.mean)} ± {50 * (mean.high - mean.low):4.1f}" for mean in means
-        ]
-        table.add_row(f"{layer}", *cells)
-    return table
+    for first in range(0, len(known), ABREAST):
+        table = _table(f"{name}{half}: {about}")
+        nulls = known[first : first + ABREAST]
+        for null in nulls:
+            table.add_column(null, justify="right", no_wrap=True, min_width=13)
+        for layer, judgement in enumerate(judged, start=1):
+            means = [(judgement.nulls or {}).get(null) for null in nulls]
+            cells = [
+                "–" if mean is None else f"{_per_cent(mean.mean)} ± {50 * (mean.high - mean.low):4.1f}"
+                for mean in means
+            ]
+            table.add_row(f"{layer}", *cells)
+        yield table
 
 
 def _per_cent(change: float) -> str:

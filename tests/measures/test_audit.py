@@ -135,13 +135,21 @@ def test_layers_that_are_read_together_give_what_each_gives():
     """As on a GPU."""
     model = small(dtype=torch.float64)
     steps = list(trajectory(model, IMAGES))
-    reader = AuditReader(model, EPS)
-    together, one_by_one = reader(steps), joined([reader([step]) for step in steps], dim=0)
+    reader, other = AuditReader(model, EPS), AuditReader(model, EPS)
+    together, one_by_one = reader(steps), joined([other([step]) for step in steps], dim=0)
     for name, values in together.items():
         torch.testing.assert_close(values, one_by_one[name], rtol=1e-12, atol=1e-12)
     for definition in DEFINITIONS.values():
         together, alone = measure(steps, definition), [measure([step], definition) for step in steps]
         torch.testing.assert_close(together, joined(alone, dim=0), rtol=1e-12, atol=1e-12)
+
+
+def test_batches_do_not_matter():
+    """Not even to what is drawn at random."""
+    model = small(dtype=torch.float64)
+    whole, parts = audit(model, IMAGES), audit(model, IMAGES.split(2))
+    for name, values in whole.values.items():
+        torch.testing.assert_close(parts.values[name], values, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 def test_shares_and_rows():

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from opencrate.measures.nulls import MOVES
+from opencrate.measures.verdicts import NULLS
 from reproduction.claims import claims, pairs_of
 from reproduction.plan import HALF, Plan
 from reproduction.scales import plan_for
@@ -235,11 +237,22 @@ def test_what_the_audit_says(tmp_path, grades, verdict, counts):
     def layers(*grades):
         return [{"word": "no", "compress": {"grade": grade}, "sparsify": {"grade": "no"}} for grade in grades]
 
-    found = {"trained_layers": layers(*grades), "untrained_layers": layers("yes", "no", "no")}
+    nulls = {half: list(known) for half, known in NULLS.items()}
+    found = {"trained_layers": layers(*grades), "untrained_layers": layers("yes", "no", "no"), "nulls": nulls}
     claim = judged(tmp_path, "attention lowers R^c more", looks={"CRATE-T": [{"audit": found}]})
     assert (claim.verdict, claim.evidence) == (verdict, f"CRATE-T, seed 0: {counts}")
     claim = judged(tmp_path / "ista", "ISTA lowers its LASSO", looks={"CRATE-T": [{"audit": found}]})
     assert (claim.verdict, claim.evidence) == (NOT, "CRATE-T, seed 0: yes at 0 of 3 layers; untrained 0")
+
+
+@pytest.mark.parametrize("nulls", [{}, {"nulls": {"compress": ["opposite"], "sparsify": ["zero"]}}])
+def test_an_audit_with_fewer_nulls_needs_a_run(tmp_path, nulls):
+    layers = [{"word": "no", "compress": {"grade": "yes"}, "sparsify": {"grade": "no"}}]
+    looks = {"CRATE-T": [{"audit": {"trained_layers": layers} | nulls}]}
+    claim = judged(tmp_path, "attention lowers R^c more", looks=looks)
+    few = "1" if nulls else "5"
+    assert claim.verdict == "open"
+    assert claim.evidence.endswith(f"with {few} of today's {len(MOVES)} nulls, so this row needs a run")
 
 
 def test_an_audit_without_nulls_needs_a_run(tmp_path):

@@ -10,7 +10,7 @@ const THIS = "this network";
 const SITES = ["Z", "Z_half", "Z_next"];
 const SITE_TEXTS = [
   "The tokens that enter the layer: one row per patch, the class token first.",
-  "After compression: attention in each head has moved similar tokens closer together.",
+  "After compression: to each token attention has added what it read of similar tokens, head by head.",
   "After sparsification: a sparse code. Empty places are exactly zero.",
 ];
 const DEFINITION_TEXTS = {

@@ -11,11 +11,11 @@ function steps({ about, picture, now }) {
     { layer: 1, site: 0, lit: "picture", title: "A picture becomes tokens",
       text: `It is cut into ${about.grid[0]} × ${about.grid[1]} patches. Each becomes a token, a row of ${d} numbers, and a class token joins them: ${n} rows in the map. The layers work on these rows.` },
     { layer: Math.min(2, last), site: 1, lit: "heads", title: "Compression",
-      text: `Each of the ${about.heads} heads has a learned subspace. Tokens that are similar in it attend to each other and move closer, so that they can be coded with fewer bits. The bright patches are those that the chosen token attends to most.` },
+      text: `Each of the ${about.heads} heads has a learned subspace. Tokens that are similar in it attend to each other. The step was derived to move them closer, so that they can be coded with fewer bits; whether it does, opencrate audit measures. The bright patches are those that the chosen token attends to most.` },
     { layer: Math.min(2, last), site: 2, lit: "heat", title: "Sparsification",
       text: `Then each token is written as a sparse code in a learned dictionary. Empty places are exactly zero. After this layer ${percent(zero[Math.min(2, last) - 1])} of the entries are not zero; after layer ${few}, which has the fewest, ${percent(zero[few - 1])}.` },
     { layer: last, site: 2, lit: "rate-chart", title: "One objective, layer by layer",
-      text: `Both steps are derived from one objective, sparse rate reduction: together the tokens should span a large space, but be compact in the subspaces (a low R^c) and sparse. For this picture R^c at unit length goes from ${rate[0].toFixed(0)} at the first layer to ${rate[last - 1].toFixed(0)} at the last (${fall > 0 ? "−" : "+"}${percent(Math.abs(fall))}). Each layer is measured with its own subspaces.` },
+      text: `Both steps are derived from one objective, sparse rate reduction: together the tokens should span a large space, but be compact in the subspaces (a low R^c) and sparse. For this picture R^c, with every projection at unit length, goes from ${rate[0].toFixed(0)} at the first layer to ${rate[last - 1].toFixed(0)} at the last (${fall > 0 ? "−" : "+"}${percent(Math.abs(fall))}). Each layer is measured with its own subspaces.` },
     { layer: last, site: 2, lit: "prediction", title: "The prediction",
       text: best ? `From the last layer the network predicts “${best.name}” (${percent(best.probability)}). Click a head and switch it off, or compare with the untrained network to see in the curves what training has changed.` : "This network has no classifier, but its tokens can be compared with those of the untrained network." },
   ];
