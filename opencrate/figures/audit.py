@@ -1,15 +1,18 @@
 """The audit as pictures: what each half-step and every null changes, the tokens' rank and spread, directions."""
 
+from itertools import cycle
+
 import numpy as np
 from torch import Tensor
 
 from ..measures import interval
 from ..measures.audit import Audit, relative
+from ..measures.verdicts import verdicts
 from .canvas import COLOURS, GREY, PAGE, SMALL, Axes, Figure, layer_axis, sheet, style
 
 LAYER, OTHER, *_ = COLOURS
 BEFORE = "#9aa5b1"
-MARKERS = "ovsD^P"  # of nulls
+MARKERS = "ovsD^P*X"  # of nulls
 
 
 @style()
@@ -71,8 +74,10 @@ def _beside_nulls(axis: Axes, audit: Audit, half: str, title: str) -> None:
     axis.bar(layers, mean, color=LAYER, alpha=0.55, width=0.75, label="the layer")
     whiskers = np.stack([mean - low, high - mean]).clip(0)
     axis.errorbar(layers, mean, whiskers, fmt="none", ecolor=GREY, elinewidth=0.8, capsize=1.5)
-    for (name, values), marker, colour in zip(nulls.items(), MARKERS, COLOURS[1:], strict=False):
-        points = 100 * relative(values - start, scale).mean(-1)
+    counted = [getattr(verdict, half).nulls or {} for verdict in verdicts(audit)]
+    for (name, values), marker, colour in zip(nulls.items(), cycle(MARKERS), cycle(COLOURS[1:]), strict=False):
+        points = (100 * relative(values - start, scale).mean(-1)).numpy()
+        points = np.where([name in names for names in counted], points, np.nan)  # others collapse the tokens
         axis.plot(layers, points, marker, color=colour, markersize=3, linestyle="none", label=name)
     axis.axhline(0, color=GREY, linewidth=0.6)
     axis.set_title(title, loc="left")
