@@ -88,6 +88,20 @@ def imagenet() -> tuple[Names, Names]:
     return tuple(info.label_names()), tuple(map(info.index_to_description, range(1000)))
 
 
+def in_words(names: Names) -> Names:
+    """Names of classes, where all are WordNet's codes (n01443537) by what these stand for (goldfish, …)."""
+    if not names or not all(re.fullmatch(r"n\d{8}", name) for name in names):
+        return names
+    from timm.data import ImageNetInfo
+
+    words = dict[str, str]()
+    for subset in ("imagenet-22k", "imagenet-1k"):  # neither has all of the other's
+        info = ImageNetInfo(subset)
+        codes = info.label_names()
+        words |= {code: info.label_name_to_description(code) for code in set(names).intersection(codes)}
+    return tuple(words.get(name, name) for name in names)
+
+
 def _as_codes(names: Names) -> Names:
     """ImageNet's classes by their codes, also where a set describes them all in words, as torchvision's does."""
     if len(names) == 1000 and sum(map(str.__eq__, map(plain, names), map(plain, imagenet()[1]))) > 900:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .classes import ClassMatch, class_names, imagenet, match_classes
+from .classes import ClassMatch, class_names, imagenet, in_words, match_classes
 from .measures import LayerTable
 from .recipes import read_recipe
 from .run_folder import RunFolder, run_of
@@ -88,7 +88,7 @@ class Study:
         if not known and self.model.num_classes == 1000:
             return imagenet()[1]
         matches = first.labelled and len(first.feed.classes) == self.model.num_classes
-        return known or (first.feed.classes if matches else ())
+        return in_words(known or (first.feed.classes if matches else ()))
 
     def batches(self, source: Source | None = None) -> Iterator[Tensor]:
         return (source or self.pictures[0]).batches(self.samples, self.batch)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import opencrate
-from opencrate.classes import class_names, imagenet, match_classes
+from opencrate.classes import class_names, imagenet, in_words, match_classes
 from opencrate.cli import main
 from opencrate.data import Dataset
 from opencrate.evaluation import measure_checkpoint
@@ -262,3 +262,13 @@ def test_pictures_of_another_size(checkpoint, tmp_path, caplog):
         assert caplog.messages == []
         require_size(small(dynamic_img_size=True), 64)
     assert caplog.messages == [patches_warning(small(), 64)]
+
+
+def test_wordnets_codes_in_words():
+    assert in_words(("n01443537", "n04399382")) == (
+        "goldfish, Carassius auratus",
+        "teddy, teddy bear",
+    )  # one of 1k alone
+    assert in_words(("n00000000", "n01443537"))[0] == "n00000000"
+    for names in ((), ("cat", "n01443537"), ("0", "1")):
+        assert in_words(names) == names

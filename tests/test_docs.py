@@ -95,7 +95,9 @@ def test_the_models_have_the_sizes_in_the_readme():
     for names, d, depth, heads, counts in re.findall(
         r"^\| (`crate_.*?) \| (\d+) \| (\d+) \| (\d+) \| (.*) \|", README, re.MULTILINE
     ):
-        for name, count in zip(re.findall(r"`(\w+)`", names), counts.split(", "), strict=True):
+        first = re.match(r"`(\w+patch)", names)[1]
+        for name, count in zip(re.findall(r"`([\w…]+)`", names), counts.split(", "), strict=True):
+            name = name.replace("…", first)
             model = timm.create_model(name, device="meta")
             assert (model.embed_dim, len(model.blocks), model.num_heads) == (int(d), int(depth), int(heads))
             assert f"{sum(weight.numel() for weight in model.parameters()):,}" == count

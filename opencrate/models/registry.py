@@ -25,6 +25,7 @@ VARIANTS: dict[str, dict[str, int]] = {
     f"crate_{size}_patch{patch_size}_{img_size}": {"img_size": img_size, "patch_size": patch_size, **SIZES[size]}
     for patch_size, img_size, sizes in [
         (16, 224, ("tiny", "small", "base", "large")),
+        (8, 64, ("tiny", "small", "base")),
         (4, 32, ("tiny", "small", "base")),
     ]
     for size in sizes
@@ -37,7 +38,7 @@ def _default_cfg(img_size: int) -> dict[str, Any]:
         "num_classes": 1000,
         "input_size": (3, img_size, img_size),
         "pool_size": None,
-        "crop_pct": 0.875 if img_size > 32 else 1.0,
+        "crop_pct": 0.875 if img_size > 64 else 1.0,
         "interpolation": "bicubic",
         "fixed_input_size": True,
         "mean": IMAGENET_DEFAULT_MEAN,

@@ -12,6 +12,7 @@ from ..networks import small
 
 NAMES = [
     *(f"crate_{size}_patch16_224" for size in ("tiny", "small", "base", "large")),
+    *(f"crate_{size}_patch8_64" for size in ("tiny", "small", "base")),
     *(f"crate_{size}_patch4_32" for size in ("tiny", "small", "base")),
 ]
 
@@ -25,7 +26,7 @@ def test_created_by_name(name):
     model = timm.create_model(name, num_classes=7, device="meta")
     assert isinstance(model, CRATE)
     assert model.num_classes == 7
-    pixels = 32 if "32" in name else 224
+    pixels = int(name.rsplit("_", 1)[1])
     assert model.default_cfg["input_size"] == (3, pixels, pixels)
     assert model.patch_embed.img_size == (pixels, pixels)
     data = timm.data.resolve_data_config(model=model)

@@ -11,7 +11,7 @@ from torchvision import transforms as T
 import opencrate
 from opencrate.data import Augmentation
 from opencrate.data.augment.transforms import training_transform
-from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule, named
+from opencrate.recipes import FINETUNING, RECIPES, Model, Optim, Recipe, Schedule, differences, named, tiny_imagenet
 from opencrate.training import Options
 from opencrate.training.building import build_model, build_optimizer, build_schedule
 from tests.networks import small
@@ -290,3 +290,22 @@ def test_one_sentence_for_what_cannot_be_finetuned(checkpoint, changes, sentence
     with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
         build_model(finetuning(**{"start": checkpoint, **changes}))
     assert str(caught.value) == sentence
+
+
+def test_tiny_imagenets_strong_recipe_is_the_same_for_all_networks():
+    strong = [named(f"tiny_imagenet_{size}_strong", RECIPES) for size in tiny_imagenet.MODELS]
+    assert [recipe.model for recipe in strong] == list(tiny_imagenet.MODELS.values())
+    first = strong[0]
+    assert all(replace(recipe, name=first.name, model=first.model) == first for recipe in strong)
+    light = named("tiny_imagenet_tiny", RECIPES)
+    assert (light.optim, light.data) == (first.optim, first.data)
+    changed = [difference.split()[0] for difference in differences(light, first)]
+    augmented = [f"augment.{name}" for name in ("scale", "randaugment", "mixup", "cutmix")]
+    assert changed == [*augmented, "schedule.epochs", "schedule.warmup_epochs"]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "flowers102", "pets"])
+def test_finetuning_at_64_pixels_has_the_papers_settings(name):
+    small, large = (named(f"{name}{size}", FINETUNING) for size in ("_64", ""))
+    assert (small.data.size, small.data.num_classes) == (64, large.data.num_classes)
+    assert (small.optim, small.augment) == (large.optim, large.augment)
