@@ -16,7 +16,7 @@ import tyro
 
 from . import __version__, shipped
 from .errors import suggestion
-from .settings import Analysis, Audited, Exploring, Studying
+from .settings import Analysis, Audited, Exploring, Segmenting, Studying
 from .training.options import Options, Switch
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ SourceOrOurs = Annotated[
     str,
     tyro.conf.Positional,
     tyro.conf.arg(metavar="[RUN_OR_CHECKPOINT]", help="by default the network in the package", help_behavior_hint=""),
+]
+Sources = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="RUN_OR_CHECKPOINT", help="by default the network in the package", help_behavior_hint=""),
 ]
 Target = Annotated[
     Path,
@@ -167,6 +172,13 @@ def evaluate(arguments: list[str]) -> None:
             print(f"{name:<9} {form.format(value)}")
 
 
+def segment(sources: Sources = (), *, settings: Spread[Segmenting]) -> None:
+    """Compare what networks attend to with masks of objects: opencrate segment RUN_OR_CHECKPOINT … --root FOLDER."""
+    from .masks import compare_masks
+
+    print(compare_masks(sources or (str(shipped.NETWORK),), settings))
+
+
 def analyze(source: SourceOrOurs = "", *, settings: Spread[Analysis]) -> None:
     """Write a report of what every layer does, with tables and figures: opencrate analyze [RUN_OR_CHECKPOINT]."""
     from . import report
@@ -231,6 +243,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
     "eval": evaluate,
+    "segment": segment,
     "recipes": recipes,
     "pack": pack,
     "analyze": analyze,

@@ -1,4 +1,4 @@
-"""The options of `eval`, `audit`, `analyze` and `explore`: values only, so that a help text does not wait for torch."""
+"""The options of the tools that look at networks: values only, so that a help text does not wait for torch."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,19 @@ class Measuring(Settings):
     device: str = "auto"  # auto, cpu, cuda or cuda:N.
     batch: AtLeastOne[int] = 256  # pictures in a batch.
     workers: NotNegative[int] = 4  # processes that decode pictures.
+
+
+@dataclass(frozen=True)
+class Segmenting(Settings):
+    """Which pictures have masks, and how the result is shown."""
+
+    root: Path  # a folder with train/CLASS/NAME.jpg, validation/CLASS/NAME.jpg and trimaps/CLASS/NAME.png.
+    samples: NotNegative[int] = 0  # validation pictures on which masks are compared; 0 for all.
+    choosing: AtLeastOne[int] = 200  # training pictures on which layer, head or entry, and threshold are chosen.
+    figure: Path | None = None  # where a picture of some masks is written (.png).
+    json: bool = False  # print everything as JSON instead.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+    batch: AtLeastOne[int] = 32  # pictures in a batch.
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
 
 def open_sources(source: str, model: Any, chosen: Studying, device: str = "cpu", training: bool = True) -> list[Source]:
     """The pictures in a folder, or the validation and training pictures of a set, of a recipe or of the run."""
-    taken = _data_for(model)
+    taken = data_for(model)
     if chosen.images is not None:
         folder = Path(chosen.images).expanduser()
         feed = Loaded(_pictures_in(folder, taken.in_chans), taken, Augmentation(), augmented=False, device=device)
@@ -157,7 +157,7 @@ def _still(data: Dataset, training: bool, device: str) -> PictureFeed:
         raise ValueError(str(error).replace("--data.", "--").replace("--num-classes", "a recipe with")) from error
 
 
-def _data_for(model: Any) -> Dataset:
+def data_for(model: Any) -> Dataset:
     """How a network takes pictures, by its timm record."""
     record = model.pretrained_cfg or {}
     channels, height, width = record.get("input_size", (3, 224, 224))
