@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,13 +13,17 @@ from torch import Tensor
 from opencrate import figures
 from opencrate.distributed import device_named
 from opencrate.evaluation import measure_checkpoint
+from opencrate.evaluation.segmentation import read_examples, segment
 from opencrate.figures.canvas import Figure
+from opencrate.masks import rows_of
 from opencrate.measures import DEFINITIONS, LayerTable, layerwise_by
 from opencrate.measures.audit import HALVES, audit
 from opencrate.measures.geometry import normalised_gram
 from opencrate.measures.verdicts import NULLS, Verdict, summary, verdicts
 from opencrate.report import Auditing
+from opencrate.run_recipe import load_network
 from opencrate.settings import Measuring
+from opencrate.sources import data_for
 from opencrate.stack import trajectory
 from opencrate.study import Study, evenly_spaced, open_study
 
@@ -36,7 +40,8 @@ def analyse(run: Run, place: Place) -> dict[str, Any]:
     """All analyses of the run's network that the plan asks for, by name."""
     folder = place.folder(run.key)
     looks = {REAL: _real_accuracy(run, folder, place)} if REAL in run.looks else {}
-    names = [name for name in run.looks if name != REAL]
+    looks |= {name: measure(run, place) for name, measure in MEASURES.items() if name in run.looks}
+    names = [name for name in run.looks if name in ANALYSES]
     if names:
         settings = Auditing(samples=place.samples, batch=min(place.samples, 64))
         study = open_study(str(folder), settings, device_named(place.device), training=True)
@@ -148,6 +153,28 @@ def _saved(figure: Figure, place: Place, name: str) -> dict[str, Any]:
     return {"figure": png.name}
 
 
+def _probe(run: Run, place: Place) -> dict[str, Any]:
+    """Accuracy by frozen features of the network before it is tuned to the run's pictures."""
+    data = replace(run.recipe.data, max_decode_failures=1.0)
+    folder = place.folder(run.start or run.key)
+    wanted = Measuring(data, knn=20, linear=True, layers=None, precision=run.recipe.precision, device=place.device)
+    measured = measure_checkpoint(str(folder), wanted)
+    return {name: round(measured[name], 2) for name in ("knn_20", "linear")}
+
+
+def _masks(run: Run, place: Place) -> dict[str, Any]:
+    """IoU of masks by attention, code and cut, with intervals, and what was chosen for each."""
+    network = load_network(place.folder(run.key)).to(device_named(place.device))
+    data, root = data_for(network), Path(run.masks).expanduser()
+    choosing, validation = (
+        read_examples(root, split, data, count) for split, count in ((data.train, 200), (data.validation, 0))
+    )
+    rows = rows_of(run.model, segment(network, choosing, validation))
+    return {row["method"]: {name: row[name] for name in ("iou", "above_centre", "choice")} for row in rows}
+
+
+MEASURES: dict[str, Callable[[Run, Place], Any]] = {"probe": _probe, "masks": _masks}
+"""Analyses that open a network, and pictures, of their own."""
 ANALYSES: dict[str, Callable[[Study, Place], Any]] = {
     "fig3": _layers,
     "fig4": _epochs,

@@ -30,6 +30,7 @@ FIRST_NULLS = {
     "sparsify": ("zero", "multiple", "permuted"),
 }
 """Of audits that do not say which they had."""
+OUTLINES = ("attention", "code", "cut")
 NOT_RUN: tuple[Verdict, str] = ("not run", "no run for it is done")
 
 
@@ -48,18 +49,20 @@ def claims(plan: Plan, results: Results) -> Iterator[Claim]:
     settings = {variant: words for variant, words in SETTINGS.items() if variant in variants}
     for variant, words in settings.items():
         yield _against_vit(plan, results, first, variant, f"on {first}, with {words}, a CRATE comes close to a ViT")
-    for task in dict.fromkeys(run.task for run in plan.runs if run.start and run.variant == LIGHT):
-        yield _against_vit(plan, results, task, LIGHT, f"{task}: fine-tuned, a CRATE comes close to a ViT")
+    for task in dict.fromkeys(run.task for run in plan.runs if run.start and run.variant == plan.main):
+        yield _against_vit(plan, results, task, plan.main, f"{task}: fine-tuned, a CRATE comes close to a ViT")
     yield _by_size(plan, results, first)
     for variant, words in settings.items():
         yield from _by_depth(plan, results, variant, words)
     yield from _as_designed(plan, results)
     yield _incoherent(plan, results)
-    ablated = next((run.model for run in plan.runs if "table2" in run.parts), "")
-    yield _costs(results, ablated, first, "eta_0.5", "a step of η = 0.5 costs accuracy")
-    yield _robust(plan, results, ablated, first)
-    yield _costs(results, ablated, first, "mssa_tied", "tied MSSA costs accuracy")
-    yield _costs(results, ablated, first, "prox_mm", "the proximal majorisation step costs accuracy")
+    for run in [run for run in plan.runs if "table2" in run.parts][:1]:
+        yield _costs(results, run.model, first, "eta_0.5", "a step of η = 0.5 costs accuracy")
+        yield _robust(plan, results, run.model, first)
+        yield _costs(results, run.model, first, "mssa_tied", "tied MSSA costs accuracy")
+        yield _costs(results, run.model, first, "prox_mm", "the proximal majorisation step costs accuracy")
+    if any("masks" in run.parts for run in plan.runs):
+        yield _outlines(plan, results)
     if plan.scale != "full":
         text = "the accuracies on ImageNet, and after transfer from it"
         yield Claim(text, "not testable here", "these are the plan of the scale full")
@@ -70,16 +73,14 @@ def pairs_of(plan: Plan) -> list[tuple[str, str]]:
     crates, vits = (
         list(dict.fromkeys(run.model for run in plan.runs if run.model.startswith(kind))) for kind in ("CRATE", "ViT")
     )
-    if plan.scale == "full":
-        return PAIRS
-    return list(zip(crates, vits, strict=True))
+    return list(zip(crates, vits, strict=True)) if len(crates) == len(vits) else PAIRS
 
 
 def _against_vit(plan: Plan, results: Results, task: str, variant: str, text: str) -> Claim:
     """Close: less than a point behind, or ahead. Results with half the learning rate are listed, and decide nothing."""
     comparisons, planned = _beside_vits(plan, results, task, variant)
     claim = _judged(f"{text} of its size ({CLOSE:g} point behind at most)", comparisons, planned, "sizes")
-    halved = _beside_vits(plan, results, task, HALF)[0] if variant == LIGHT else []
+    halved = _beside_vits(plan, results, task, HALF)[0] if variant == plan.main else []
     beside = f"; with {WORDS[HALF]}: {'; '.join(evidence for evidence, _ in halved)}" if halved else ""
     return replace(claim, evidence=claim.evidence + beside)
 
@@ -93,14 +94,14 @@ def _beside_vits(plan: Plan, results: Results, task: str, variant: str) -> tuple
         if one and other:
             low, high = (difference := Difference.of(one, other)).interval
             close = 1 if low > -CLOSE else -1 if high < -CLOSE else 0
-            theirs = _theirs(crate, vit, task) if variant == LIGHT else ""
+            theirs = _theirs(crate, vit, task) if variant == plan.main else ""
             comparisons.append((f"{crate} {one}, {vit} {other} ({difference}{theirs})", close))
     return comparisons, len(pairs)
 
 
 def _theirs(crate: str, vit: str, task: str) -> str:
     """The paper's difference: for the same transfer, or on ImageNet if the task is another dataset."""
-    pictures = task if " → " in task else "ImageNet"
+    pictures = task.replace("Tiny-ImageNet", "ImageNet") if " → " in task else "ImageNet"
     values = PAPER.get(pictures, {})
     if not values or (crate, vit) not in PAIRS:
         return ""
@@ -108,14 +109,15 @@ def _theirs(crate: str, vit: str, task: str) -> str:
 
 
 def _by_size(plan: Plan, results: Results, task: str) -> Claim:
-    crates = dict.fromkeys(run.model for run in plan.runs if run.model.startswith("CRATE"))
+    crates = {run.model for run in plan.runs if run.model.startswith("CRATE")}
+    crates_by_size = sorted(crates, key=lambda model: "TSBL".index(model[-1]))
     comparisons = []
-    for smaller, larger in pairwise(crates):
-        one, other = results.accuracy(smaller, task), results.accuracy(larger, task)
+    for smaller, larger in pairwise(crates_by_size):
+        one, other = (results.accuracy(model, task, plan.main) for model in (smaller, larger))
         if one and other:
             difference = Difference.of(other, one)
             comparisons.append((f"{smaller} {one}, {larger} {other} ({difference})", difference.sign))
-    text = f"on {task}, with the paper's settings, a larger CRATE is more accurate"
+    text = f"on {task}, with {SETTINGS[plan.main]}, a larger CRATE is more accurate"
     return _judged(text, comparisons, len(crates) - 1, "steps")
 
 
@@ -210,6 +212,22 @@ def _incoherent(plan: Plan, results: Results) -> Claim:
     evidence = f"{name}: mean |cos| between their directions {early:.3f} in the first half of the layers, {late:.3f}"
     fresh = f"; untrained {subspaces['untrained']:.3f}" if "untrained" in subspaces else ""
     return Claim(text, verdict, f"{evidence} in the second{fresh}")
+
+
+def _outlines(plan: Plan, results: Results) -> Claim:
+    """By the best of attention, code and cut; picture by picture, beside the prior for the middle."""
+    comparisons = []
+    for run, row in results.of(plan):
+        methods = row.get("looks", {}).get("masks", {})
+        if run.model.startswith("CRATE") and methods:
+            name = max(OUTLINES, key=lambda name: methods[name]["iou"]["mean"])
+            iou, above = methods[name]["iou"], methods[name]["above_centre"]
+            sign = 1 if above["low"] > 0 else -1 if above["high"] < 0 else 0
+            low, high = (signed(100 * above[end], 1) for end in ("low", "high"))
+            comparisons.append((f"{run.model} by {name} {100 * iou['mean']:.1f} % ({low} … {high})", sign))
+    text = "a CRATE outlines pets without training for it, better than a prior for the middle (IoU)"
+    planned = sum("masks" in run.parts and run.model.startswith("CRATE") for run in plan.runs)
+    return _judged(text, comparisons, planned, "networks")
 
 
 def _first_analysis(plan: Plan, results: Results, look: str) -> tuple[str, dict[str, Any]]:

@@ -30,15 +30,16 @@ class Reproduction:
     """Run the paper's tables and figures again, and write RESULTS.md with a verdict on every claim.
 
     Args:
-        scale: smoke (digits, minutes on two cores), small (CIFAR-10 and Fashion-MNIST, hours of a GPU) or full
-            (ImageNet, the paper's own settings).
+        scale: smoke (digits, minutes on two cores), small (CIFAR-10 and Fashion-MNIST, hours of a GPU), medium
+            (Tiny-ImageNet and four transfers, hours of a GPU) or full (ImageNet, the paper's own settings).
         only: parts, separated by commas or spaces: table1, table2, table3, strong, fig3, fig4, tokens, subspaces,
-            audit; by default all.
+            audit, probe, masks; by default all.
         runs: patterns for the names of runs, such as 'cifar-10/crate-t/*'; runs of the first pattern come first.
             --dry prints the names.
         data: folders of datasets, each as NAME=FOLDER; by default data/NAME. small needs cifar10 and fashion_mnist,
-            full needs imagenet, cifar10, cifar100, flowers102 and pets: as IDX files, packed (opencrate pack; not for
-            runs with RandAugment), as folders of classes in train and validation, or in torchvision's layout.
+            medium needs tiny_imagenet, full imagenet, and both cifar10, cifar100, flowers102 and pets: as IDX files,
+            packed (opencrate pack; with RandAugment at the network's size), as folders of classes in train and
+            validation, or in torchvision's layout. Masks of pets lie in trimaps/CLASS/NAME.png.
         out: the folder for runs, results and figures; by default out/reproduce-SCALE. The same command resumes a plan
             that was stopped.
         devices: cpu, cuda:0 …; by default all GPUs, or else the CPU.
@@ -49,7 +50,7 @@ class Reproduction:
         write_only: run nothing, and write RESULTS.md from the results so far.
     """
 
-    scale: Literal["smoke", "small", "full"] = "smoke"
+    scale: Literal["smoke", "small", "medium", "full"] = "smoke"
     only: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
@@ -88,6 +89,9 @@ class Reproduction:
                 )
         for name, data, augment in pictures:
             _require_readable(name, data, augment)
+        for masks in {run.masks for run in plan.runs if "masks" in run.parts}:
+            if not (Path(masks).expanduser() / "trimaps").is_dir():
+                raise ValueError(f"{masks} has no folder trimaps with the masks of its pictures")
 
     def folder(self) -> Path:
         return (self.out or Path("out") / f"reproduce-{self.scale}").expanduser()

@@ -20,7 +20,7 @@ from .place import FIGURES
 from .plan import LIGHT, PARTS, SETTINGS, Plan, Run, plural
 from .progress import duration
 from .results import COLLAPSE, Results
-from .tables import strong, table, table1, table2, table3
+from .tables import outlines, probes, strong, table, table1, table2, table3
 
 NAME, NOTES = "RESULTS.md", "notes.md"
 SMOKE = (
@@ -63,7 +63,11 @@ AUDIT_NOTE = (
 )
 COSINES = {"gradient_cosine": "cosine with −∇R^c", "unit_cosine": "the same at unit length"}
 UNIT_COSINE_NOTE = "; at unit length, −∇ of R^c(Z/|Z|) at the tokens Z themselves"
-_DATA_OPTIONS = {"small": " --data cifar10=FOLDER fashion_mnist=FOLDER", "full": " --data imagenet=FOLDER …"}
+_DATA_OPTIONS = {
+    "small": " --data cifar10=FOLDER fashion_mnist=FOLDER",
+    "medium": " --data tiny_imagenet=FOLDER …",
+    "full": " --data imagenet=FOLDER …",
+}
 
 
 def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Path:
@@ -82,6 +86,8 @@ def write_document(plan: Plan, results: Results, out: Path, folder: Path) -> Pat
         table2(plan, results),
         table3(plan, results),
         strong(plan, results),
+        probes(plan, results),
+        outlines(plan, results),
         _learning(plan, results, pictures),
         _layers(plan, results, pictures),
         _epochs(plan, results, pictures),
@@ -167,14 +173,18 @@ def _missing(plan: Plan, results: Results) -> str:
 
 
 def _settings(plan: Plan) -> str:
-    """What "the paper's settings" means at this scale, from the recipes."""
+    """What the settings of table 1 are at this scale, from the recipes."""
     light, paper = plan.runs[0].recipe, imagenet1k_base()
     same = " as on ImageNet" if replace(light.optim, batch=paper.optim.batch) == paper.optim else ""
+    augment, verb = light.augment, "are" if plan.main == LIGHT else "is"
+    extra = [f"RandAugment ({augment.randaugment})"] if augment.randaugment else []
+    extra += [name for name in ("mixup", "cutmix") if getattr(augment, name)]
     return (
-        f"At this scale the paper's settings are {light.optim.name.capitalize()} with learning rate"
+        f"At this scale {SETTINGS[plan.main]} {verb} {light.optim.name.capitalize()} with learning rate"
         f" {light.optim.lr:g} and weight decay {light.optim.weight_decay:g}{same}, batch {light.optim.batch}"
         f" ({paper.optim.batch} in the paper), {light.schedule.epochs} epochs ({paper.schedule.epochs}), pictures of"
-        f" {light.data.size} pixels ({paper.data.size}). ViTs have the same settings, which were not tuned for them."
+        f" {light.data.size} pixels ({paper.data.size}){''.join(f', {name}' for name in extra)}. ViTs have the same"
+        " settings, which were not tuned for them."
     )
 
 
@@ -220,8 +230,9 @@ def _layer_table(definition: str, values: dict[str, Any]) -> LayerTable:
     return LayerTable(DEFINITIONS[definition], values["samples"], tuple(rows))
 
 
-def _of_first_seed(plan: Plan, results: Results, look: str, variant: str = LIGHT) -> Iterator[tuple[str, Any]]:
-    """The analysis of every size's network with the first seed, trained by this variant."""
+def _of_first_seed(plan: Plan, results: Results, look: str, variant: str = "") -> Iterator[tuple[str, Any]]:
+    """The analysis of every size's network with the first seed, trained by this variant, or the main one."""
+    variant = variant or plan.main
     for run, row in results.of(plan):
         if run.variant == variant and run.start is None and run.recipe.seed == 0 and look in row.get("looks", {}):
             yield run.model, row["looks"][look]
@@ -235,20 +246,20 @@ def _layers(plan: Plan, results: Results, pictures: _Pictures) -> str:
 def _curves(plan: Plan, results: Results, pictures: _Pictures) -> Iterator[str]:
     """For the first seed: one size by every definition, all sizes, and the strong recipes; then the numbers."""
     by = {variant: dict(_of_first_seed(plan, results, "fig3", variant)) for variant in SETTINGS}
-    light = by.pop(LIGHT)
-    for model, tables in list(light.items())[:1]:
+    main = by.pop(plan.main)
+    for model, tables in list(main.items())[:1]:
         for name in DEFINITIONS:
             of_sets = {which: _layer_table(name, values) for which, values in tables[name].items()}
             words = f"{model}, by the definition {name}"
             yield pictures.draw(figures.layer_curves(of_sets, model), f"layers_{name}", words)
-    if len(light) > 1:
-        yield _sizes(light, "all sizes", "layers_sizes", pictures)
+    if len(main) > 1:
+        yield _sizes(main, "all sizes", "layers_sizes", pictures)
     for variant, sizes in by.items():
         if sizes:
             yield _sizes(sizes, f"with {SETTINGS[variant]}", f"layers_{variant}", pictures)
-    if light:
-        yield f"With {SETTINGS[LIGHT]}, first seed:"
-        yield _numbers(light)
+    if main:
+        yield f"With {SETTINGS[plan.main]}, first seed:"
+        yield _numbers(main)
 
 
 def _sizes(curves: dict[str, Any], title: str, name: str, pictures: _Pictures) -> str:

@@ -29,9 +29,13 @@ PARTS = {
     "tokens": "heat maps of the tokens",
     "subspaces": "the subspaces of every layer",
     "audit": "the effect of every half-step",
+    "probe": "frozen features: 20 nearest neighbours, and a linear probe",
+    "masks": "objects outlined by networks that were not trained for it",
 }
 LOOKS = ("fig3", "fig4", "tokens", "subspaces", "audit")
-"""Parts that analyse networks which other parts have trained."""
+"""Parts that look inside networks which other parts have trained."""
+TESTS = ("probe", "masks")
+"""Parts that measure such networks on other tasks, ViTs among them."""
 REAL = "real"
 LIGHT, STRONG, MIXED, HALF = "light", "strong", "mixed", "lr_1.2e-4"
 SETTINGS = {
@@ -60,6 +64,7 @@ class Run:
         variant: light (the paper's settings), strong, mixed, or the name of a change to light, in this run or in the
             one that it starts from.
         start: the key of the run whose network it starts from.
+        masks: the folder of pictures with masks, for the part of that name.
         real: whether table 1 also has its accuracy by ImageNet's reassessed labels (ReaL).
     """
 
@@ -70,6 +75,7 @@ class Run:
     variant: str = LIGHT
     start: str | None = None
     real: bool = False
+    masks: str = ""
 
     @property
     def key(self) -> str:
@@ -80,7 +86,7 @@ class Run:
     def looks(self) -> tuple[str, ...]:
         """The analyses of its network that its parts need."""
         real = (REAL,) if self.real and "table1" in self.parts else ()
-        return tuple(look for look in LOOKS if look in self.parts) + real
+        return tuple(look for look in (*LOOKS, *TESTS) if look in self.parts) + real
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,14 @@ class Plan:
     Args:
         samples: the number of pictures on which layers are measured.
         runs_per_process: how many runs share a process, one after another; see `execute`.
+        main: the variant that table 1, the transfers and the figures are of.
     """
 
     scale: str
     runs: tuple[Run, ...]
     samples: int
     runs_per_process: int = 1
+    main: str = LIGHT
 
     def describe(self, done: Collection[str] = ()) -> str:
         """A line for every run: its epochs, its parts, and whether it is among those done."""
@@ -163,6 +171,7 @@ class Scale:
         seeds: the number of seeds of every run.
         samples: the number of pictures on which layers are measured.
         halved: whether all networks of table 1 are also trained with half the learning rate.
+        probed: whether frozen features are measured, too.
         once: runs, as MODEL/VARIANT, with the first seed only.
         runs_per_process: how many runs share a process, one after another.
     """
@@ -178,6 +187,7 @@ class Scale:
     seeds: int
     samples: int
     halved: bool = False
+    probed: bool = False
     once: tuple[str, ...] = ()
     runs_per_process: int = 1
 
@@ -199,7 +209,7 @@ def make_plan(scale: Scale) -> Plan:
 
 def _table1(scale: Scale, label: str, seed: int) -> Iterator[Run]:
     first, second = scale.sets
-    parts = {"table1"} | ({"fig3"} if _is_crate(label) else set())
+    parts = {"table1"} | ({"fig3"} if _is_crate(label) else set()) | ({"probe"} if scale.probed else set())
     if label == scale.ablated:
         parts |= {"table2", "table3"} | (set(LOOKS) if seed == 0 else set())
     scratch = Run(label, first, _recipe(scale.first, scale.models[label], seed), frozenset(parts))

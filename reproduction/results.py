@@ -28,6 +28,7 @@ from .plan import LIGHT, Plan, Run
 IDENTITY = ("task", "model", "variant", "seed")
 PICTURES = {
     "ImageNet": 50_000,
+    "Tiny-ImageNet": 10_000,
     "CIFAR-10": 10_000,
     "CIFAR-100": 10_000,
     "Fashion-MNIST": 10_000,

@@ -1,7 +1,8 @@
-"""The three scales of a plan, and the folders of their datasets.
+"""The four scales of a plan, and the folders of their datasets.
 
 smoke   the embedded digits, networks of a few thousand weights: all parts, in a minute or two on two cores
 small   CIFAR-10 and Fashion-MNIST at 32 pixels, patches of 4: some hours of one GPU
+medium  Tiny-ImageNet at 64 pixels, patches of 8, and the paper's four transfers at 64: some hours of one GPU
 full    ImageNet-1k and the paper's own settings
 """
 
@@ -16,6 +17,8 @@ from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
 
 from .plan import HALF, LOOKS, MIXED, OURS, STRONG, Plan, Run, Scale, make_plan
 
+TRANSFERS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Flowers-102": "flowers102", "Pets": "pets"}
+TINY = ("CRATE-T", "ViT-T")
 BRIEF = Schedule(epochs=10, warmup_epochs=1)  # for the second dataset of the scale small, and for fine-tuning
 
 
@@ -63,6 +66,7 @@ def _smoke(data: Mapping[str, str]) -> Plan:
             ),
             strong={STRONG: (("CRATE-T", "ViT-T"), strong), MIXED: (("CRATE-T", "ViT-T"), mixed)},
             ablated="CRATE-T",
+            probed=True,
             seeds=2,
             samples=16,
             runs_per_process=24,  # each takes a second, and a process three to start
@@ -111,6 +115,39 @@ def _small(data: Mapping[str, str]) -> Plan:
     )
 
 
+def _medium(data: Mapping[str, str]) -> Plan:
+    """Table 1 by the strong recipe, and the two smallest networks by the paper's settings, too."""
+    return Plan("medium", tuple(_tiny_imagenet_runs(data)), samples=500, main=STRONG)
+
+
+def _tiny_imagenet_runs(data: Mapping[str, str]) -> Iterator[Run]:
+    """Seed after seed, of which larger networks have one; a network's transfers come right after it."""
+    sizes = {"CRATE-T": "tiny", "ViT-T": "vit_tiny", "CRATE-B": "base", "ViT-S": "vit_small", "CRATE-S": "small"}
+    task = "Tiny-ImageNet"
+
+    def recipe(name: str, seed: int) -> Recipe:
+        made = RECIPES[f"tiny_imagenet_{name}"]()
+        return replace(made, data=_dataset_in(made.data, data["tiny_imagenet"]), seed=seed)
+
+    for seed in range(3):
+        for label, size in sizes.items():
+            if seed and label not in TINY:
+                continue
+            parts = {"table1", "probe"} | ({"fig3"} if label.startswith("CRATE") else set())
+            parts |= ({"masks"} if seed == 0 else set()) | ({"strong"} if label in TINY else set())
+            parts |= set(LOOKS) if (label, seed) == ("CRATE-T", 0) else set()
+            strong = recipe(f"{size}_strong", seed)
+            scratch = Run(label, task, strong, frozenset(parts), STRONG, masks=data["pets"])
+            yield scratch
+            for goal, name in TRANSFERS.items():
+                tuned = FINETUNING[f"{name}_64"]()
+                tuned = replace(tuned, data=_dataset_in(tuned.data, data[name]), seed=seed)
+                yield Run(label, f"{task} → {goal}", tuned, frozenset({"table1", "probe"}), STRONG, scratch.key)
+    for label in TINY:
+        parts = {"strong"} | ({"fig3"} if label.startswith("CRATE") else set())
+        yield Run(label, task, recipe(sizes[label], 0), frozenset(parts))
+
+
 def _full(data: Mapping[str, str]) -> Plan:
     """The paper's own runs, with one seed; tables 2 and 3 are of the base size."""
     return Plan("full", tuple(_paper_runs(data)), samples=1000)
@@ -119,7 +156,6 @@ def _full(data: Mapping[str, str]) -> Plan:
 def _paper_runs(data: Mapping[str, str]) -> Iterator[Run]:
     sizes = {"CRATE-T": "tiny", "CRATE-S": "small", "CRATE-B": "base", "CRATE-L": "large"}
     sizes |= {"ViT-T": "vit_tiny", "ViT-S": "vit_small"}
-    tuned = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Flowers-102": "flowers102", "Pets": "pets"}
 
     def on_imagenet(recipe: Recipe) -> Recipe:
         return replace(recipe, data=_dataset_in(recipe.data, data["imagenet"]))
@@ -129,7 +165,7 @@ def _paper_runs(data: Mapping[str, str]) -> Iterator[Run]:
         recipe = on_imagenet(RECIPES[f"imagenet1k_{size}"]())
         scratch = Run(label, "ImageNet", recipe, frozenset(looks | {"table1"}), real=True)
         yield scratch
-        for task, name in tuned.items():
+        for task, name in TRANSFERS.items():
             recipe = FINETUNING[name]()
             recipe = replace(recipe, data=_dataset_in(recipe.data, data[name]))
             yield Run(label, f"ImageNet → {task}", recipe, frozenset({"table1"}), start=scratch.key)
@@ -142,7 +178,8 @@ def _paper_runs(data: Mapping[str, str]) -> Iterator[Run]:
 SCALES: dict[str, tuple[Callable[[Mapping[str, str]], Plan], tuple[str, ...]]] = {
     "smoke": (_smoke, ()),
     "small": (_small, ("cifar10", "fashion_mnist")),
-    "full": (_full, ("imagenet", "cifar10", "cifar100", "flowers102", "pets")),
+    "medium": (_medium, ("tiny_imagenet", *TRANSFERS.values())),
+    "full": (_full, ("imagenet", *TRANSFERS.values())),
 }
 """By name: the function that makes the plan, and the datasets that it needs."""
 

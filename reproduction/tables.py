@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from statistics import fmean, stdev
 
 from opencrate.recipes import differences
 from opencrate.recipes.imagenet import ARCHITECTURES, HYPERPARAMETERS
@@ -32,11 +33,12 @@ def table1(plan: Plan, results: Results) -> str:
     runs = [run for run in plan.runs if "table1" in run.parts]
     models = _models(plan)
     sizes = {
-        run.model: row["parameters"] for run, row in results.of(plan) if run.variant == LIGHT and run.start is None
+        run.model: row["parameters"] for run, row in results.of(plan) if run.variant == plan.main and run.start is None
     }
     rows = [["parameters", *(f"{sizes[model] / 1e6:.2f} M" if model in sizes else "–" for model in models)]]
     for task, variant in dict.fromkeys((run.task, run.variant) for run in runs):
-        rows.append([_trained_on(task, variant), *(str(results.accuracy(m, task, variant) or "–") for m in models)])
+        accuracies = (results.accuracy(model, task, variant) for model in models)
+        rows.append([_trained_on(plan, task, variant), *(str(sample or "–") for sample in accuracies)])
         if any(run.real for run in runs if run.task == task):
             real = (results.accuracy(model, task, look=REAL) for model in models)
             rows.append([f"{task} ReaL", *(str(sample or "–") for sample in real)])
@@ -53,27 +55,29 @@ def table1(plan: Plan, results: Results) -> str:
     )
 
 
-def _trained_on(task: str, variant: str) -> str:
+def _trained_on(plan: Plan, task: str, variant: str) -> str:
     """The task, with the variant behind the dataset that was trained on first."""
     first, arrow, then = task.partition(" → ")
-    return task if variant == LIGHT else f"{first}, {WORDS[variant]}{arrow}{then}"
+    return task if variant == plan.main else f"{first}, {(WORDS | SETTINGS)[variant]}{arrow}{then}"
 
 
 def _how(runs: list[Run]) -> str:
     """How the networks of the table's rows are trained, from their recipes."""
     second = next((run for run in runs if run.start is None and run.task != runs[0].task), None)
-    tuned = next((run.recipe for run in runs if run.start), None)
+    tunings = [run.recipe for run in runs if run.start]
     sentences = []
     if second:
         schedule = second.recipe.schedule
         sentences.append(
             f"{second.task} from scratch: {plural(schedule.epochs, 'epoch')}, {schedule.warmup_epochs} of them warm-up."
         )
-    if tuned:
-        optim, augment = tuned.optim, tuned.augment
+    if tunings:
+        optim, augment = tunings[0].optim, tunings[0].augment
+        epochs = sorted({recipe.schedule.epochs for recipe in tunings})
+        long = plural(epochs[0], "epoch") if len(epochs) == 1 else f"{epochs[0]} to {epochs[-1]} epochs"
         sentences.append(
             "An arrow is fine-tuning of the network that was trained on the first dataset:"
-            f" {plural(tuned.schedule.epochs, 'epoch')}, `{optim.name}`, learning rate {optim.lr:g},"
+            f" {long}, `{optim.name}`, learning rate {optim.lr:g},"
             f" weight decay {optim.weight_decay:g}, crops"
             f"{', flips' * (augment.flip > 0)}{f', {augment.randaugment}' if augment.randaugment else ''}"
             f"{', mixup' * (augment.mixup > 0)}{', cutmix' * (augment.cutmix > 0)}."
@@ -129,7 +133,7 @@ def strong(plan: Plan, results: Results) -> str:
     if not runs:
         return ""
     task, models = runs[0].task, {run.model for run in runs}
-    variants = list(dict.fromkeys(run.variant for run in runs))
+    variants = [variant for variant in dict.fromkeys(run.variant for run in runs) if variant != LIGHT]
     rows = [
         [model, *(str(results.accuracy(model, task, variant) or "–") for variant in (LIGHT, *variants))]
         for model in _models(plan)
@@ -138,6 +142,46 @@ def strong(plan: Plan, results: Results) -> str:
     head = ("", *(SETTINGS[variant] for variant in (LIGHT, *variants)))
     changes = (f"{SETTINGS[variant].capitalize()}: {_differences(plan, variant)}." for variant in variants)
     return "\n\n".join([f"## {PARTS['strong'].capitalize()}", table(head, rows), *changes])
+
+
+def probes(plan: Plan, results: Results) -> str:
+    """What frozen features are worth, for the datasets that networks are trained on or transferred to."""
+    rows, models = [], _models(plan)
+    for task in dict.fromkeys(run.task for run in plan.runs if "probe" in run.parts):
+        for name, words in (("knn_20", "20 neighbours"), ("linear", "linear probe")):
+            cells = [_probe(results, model, task, plan.main, name) for model in models]
+            if any(cell != "–" for cell in cells):
+                rows.append([f"{task}, {words}", *cells])
+    if not rows:
+        return ""
+    note = "An arrow is from the first dataset's network, before any fine-tuning, to the second's pictures."
+    return f"## {PARTS['probe'].capitalize()}\n\n{table(('', *models), rows)}\n\n{note}"
+
+
+def _probe(results: Results, model: str, task: str, variant: str, name: str) -> str:
+    wanted = {"model": model, "task": task, "variant": variant}
+    looks = [row.get("looks", {}).get("probe", {}) for row in results.rows.values() if wanted.items() <= row.items()]
+    values = [look[name] for look in looks if name in look]
+    if not values:
+        return "–"
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
+
+
+def outlines(plan: Plan, results: Results) -> str:
+    """IoU of masks that networks were not trained for, by every method."""
+    found = {run.model: row["looks"]["masks"] for run, row in results.of(plan) if "masks" in row.get("looks", {})}
+    if not found:
+        return ""
+    rows = []
+    for name in next(iter(found.values())):
+        ious = ({end: 100 * value for end, value in methods[name]["iou"].items()} for methods in found.values())
+        rows.append([name, *(f"{iou['mean']:.1f} ({iou['low']:.1f} … {iou['high']:.1f})" for iou in ious)])
+    note = (
+        "IoU in per cent on the validation pictures of Oxford-IIIT Pets, with 95 % intervals over pictures. Layer, head"
+        " or entry, and threshold are chosen on 200 training pictures, for every method alike. Centre knows nothing of"
+        " the picture; grid is the mask itself in patches (docs/ARCHITECTURE.md, `opencrate segment`)."
+    )
+    return f"## {PARTS['masks'].capitalize()}\n\n{table(('', *found), rows)}\n\n{note}"
 
 
 def _differences(plan: Plan, variant: str) -> str:

@@ -58,6 +58,7 @@ LAYERS = {
     "fig4": {"0": curve([9, 8], [0.5, 0.4]), "2": curve([8, 5], [0.4, 0.3])},
     "tokens": {"figure": "tokens.png"},
     "subspaces": {"figure": "subspaces.png", "coherence": [0.25, 0.125, 0.0625, 0.03125]},
+    "probe": {"knn_20": 61.25, "linear": 72.5},
     "audit": {
         "samples": 64,
         "summary": ["Compression: so.", "Sparsification: so.", "Altogether: so."],
@@ -310,7 +311,7 @@ def test_what_made_it(text):
     assert "Revisions 0123456; [results.csv](results.csv)" in text
     assert "**This scale only shows that everything runs." in text
     optim = "Lion with learning rate 0.002 and weight decay 0.5, batch 128 (2048 in the paper)"
-    assert f"{optim}, 2 epochs (150), pictures of 16 pixels (224)." in text
+    assert f"{optim}, 2 epochs (150), pictures of 16 pixels (224), mixup." in text
 
 
 @pytest.mark.parametrize(

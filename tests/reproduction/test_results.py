@@ -17,7 +17,7 @@ from .filling import filled, row_of
 PLAN = plan_for("smoke", {})
 RUNS = {run.key: run for run in PLAN.runs}
 RUN, TUNED = RUNS["digits/crate-t/light/seed0"], RUNS["digits-to-digits-again/crate-t/light/seed0"]
-LOOKS = {"fig3": 1, "fig4": 2, "tokens": 3, "subspaces": 4, "audit": 5}
+LOOKS = {"fig3": 1, "fig4": 2, "tokens": 3, "subspaces": 4, "audit": 5, "probe": 6}
 
 # For every field of a recipe that decides what is computed, another value than the smoke plan's.
 OTHERS = {

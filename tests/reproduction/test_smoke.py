@@ -23,6 +23,8 @@ def test_everything_runs_on_digits(tmp_path):
 
     document = (tmp_path / "RESULTS.md").read_text()
     for part, words in PARTS.items():
+        if part == "masks":  # digits have none
+            continue
         assert words in document.lower() or words in document, part
     ours = [line for line in document.splitlines() if line.startswith("|") and "paper" not in line]
     assert not [line for line in ours if re.search(r"^\| (digits|CRATE|ViT)[^|]*\| –", line)]
