@@ -134,7 +134,7 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
     ):
         checkpoint = _read_hub(str(path).removeprefix("hf-hub:"))
     else:
-        raise ValueError(f"{path} does not exist")
+        raise ValueError(f"{path} {'is not a file' if str(path) and location.exists() else 'does not exist'}")
     if num_heads is not None and checkpoint.config["num_heads"] != num_heads:
         raise ValueError(f"{path} has {checkpoint.config['num_heads']} heads, not {num_heads}")
     if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
