@@ -100,7 +100,7 @@ class Training:
         """Train to the end and return the result."""
         self._resume()
         main, step = self.world.main, self.progress.step
-        self.journal = Journal(self.folder if main else None, self.options.tensorboard, step)
+        self.journal = Journal(self.folder if main else None, self.options.tensorboard, step, self.progress.recorded)
         try:
             with self.stop_request.listening(announce=main):
                 self._introduce()
@@ -254,6 +254,7 @@ class Training:
         return epoch if keep and epoch and not beyond and epoch % keep == 0 else None
 
     def _save(self) -> None:
+        self.progress.recorded = self.journal.recorded
         state = self.state.gather(self.progress)
         state |= {"relapse": asdict(self.relapse), **self.layers.to_dict()}
         if hasattr(self.network, "config"):  # so that `opencrate.load` reads a checkpoint, too
