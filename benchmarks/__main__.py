@@ -5,6 +5,8 @@ from typing import NoReturn
 
 import tyro
 
+from opencrate.errors import sentence
+
 from .measure import measure
 from .printing import make_console
 from .report_file import disagreements
@@ -22,7 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise ValueError("--show needs a bench.json, or its folder")
         wrong = disagreements(measure(settings, make_console()))
     except (ValueError, OSError) as error:
-        _fail(str(error), 2)
+        _fail(sentence(error), 2)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     if wrong:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import tyro
 
 from . import __version__, shipped
-from .errors import suggestion
+from .errors import sentence, suggestion
 from .settings import Analysis, Audited, Exploring, Segmenting, Studying
 from .training.options import Options, Switch
 
@@ -263,7 +263,7 @@ def main(arguments: list[str] | None = None, tell: Callable[[str], None] | None 
     try:
         _run(arguments)
     except (ValueError, OSError) as error:
-        tell(str(error))
+        tell(sentence(error))
         sys.exit(2)
     except KeyboardInterrupt as stopped:
         tell(str(stopped) or "stopped")

@@ -51,6 +51,13 @@ def first_problem(error: Any) -> str:
     return one_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": "))
 
 
+def sentence(error: BaseException) -> str:
+    """What an error says; the system's as "/proc/x: No such file or directory"."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def printable(text: str) -> str:
     """The text with control characters escaped, but for line breaks: escape codes never reach a terminal."""
     if text.isprintable():

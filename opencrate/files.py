@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import yaml
 from pydantic_core import to_jsonable_python
 
-from .errors import one_line
+from .errors import one_line, sentence, shown
 
 TEXT_BYTES = 64 << 20  # of a text, JSON or YAML file
 YAML_BYTES = 1 << 20  # PyYAML reads about 100 kB a second
@@ -85,7 +85,7 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 def reason_not_written(error: Exception) -> str:
     """Why a file could not be written, for the end of a sentence."""
-    return "the disk is full" if is_disk_full(error) else one_line(str(error))
+    return "the disk is full" if is_disk_full(error) else one_line(sentence(error))
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -151,8 +151,7 @@ def parse_yaml(text: str | bytes, name: str) -> Any:
             return loader.construct_document(node)
         finally:
             loader.dispose()
-    # PyYAML raises what its constructors do: KeyError for `!!bool x`, AttributeError for `!!timestamp x`, …
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{name} is not YAML that can be read: {one_line(str(error))}") from error
 
 
@@ -165,6 +164,16 @@ class _Loader(yaml.SafeLoader):
         self.count += 1
         _require_few(self.count)
         return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """The value of a node; PyYAML raises what its constructors do: KeyError for `!!bool x`, …"""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{shown(node.value)} is no value of the type {kind}", node.start_mark
+            ) from error
 
 
 def _require_few(count: int) -> None:

@@ -107,9 +107,9 @@ def _line(text: bytes) -> dict[str, Any] | None:
         return None
 
 
-def damaged(file: Path, why: str) -> ValueError:
+def damaged(file: Path, why: str, command: str = "the same command goes on") -> ValueError:
     """The error for a file of a run that is written anew when it is not there."""
-    return ValueError(f"{file} is damaged ({why}): delete it, and the same command goes on")
+    return ValueError(f"{file} is damaged ({why}): delete it, and {command}")
 
 
 def _read_json(file: Path, kind: type, form: TypeAdapter[Any]) -> Any:

@@ -7,14 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from .data.settings import Dataset
+from .errors import one_line
 from .imports import import_modules
-from .recipes import FINETUNING, RECIPES, find_recipe, read_recipe
-from .run_folder import run_of
+from .recipes import FINETUNING, RECIPES, Recipe, find_recipe, read_recipe
+from .run_folder import RunFolder, damaged, run_of
 
 log = logging.getLogger("opencrate")
 
 USUAL_PATCHES = 196  # of the paper's networks: 224 pixels in patches of 16
 MANY_PATCHES = 4  # times as many as usual
+
+
+def recipe_of(run: RunFolder) -> Recipe:
+    """The recipe of a run, which its own command writes again where it is damaged."""
+    try:
+        return read_recipe(run.recipe)
+    except ValueError as error:
+        why = one_line(str(error).replace(str(run.recipe), "it", 1).removeprefix("it: "))
+        raise damaged(run.recipe, why, "the command that trains this run writes it again") from error
 
 
 def load_network(checkpoint: str | Path) -> Any:
@@ -26,7 +36,7 @@ def load_network(checkpoint: str | Path) -> Any:
 
     run = run_of(checkpoint)
     if run is not None:
-        import_modules(read_recipe(run.recipe).model.imports)
+        import_modules(recipe_of(run).model.imports)
     return load_any(checkpoint).float().eval()
 
 
@@ -71,5 +81,5 @@ def data_of(checkpoint: str, recipe: str | None) -> Dataset:
         raise ValueError(
             f"no run folder found for {checkpoint}{missing}, so its dataset is unknown; pass --recipe NAME"
         )
-    data, root = read_recipe(run.recipe).data, run.last_options().get("root")
+    data, root = recipe_of(run).data, run.last_options().get("root")
     return data if root is None else replace(data, root=root)

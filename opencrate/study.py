@@ -11,9 +11,8 @@ from torch import Tensor
 
 from .classes import ClassMatch, class_names, imagenet, in_words, match_classes
 from .measures import LayerTable
-from .recipes import read_recipe
 from .run_folder import RunFolder, run_of
-from .run_recipe import load_network
+from .run_recipe import load_network, recipe_of
 from .settings import Studying
 from .sources import Gallery, Source, open_network, open_sources
 from .stack import is_stack
@@ -134,7 +133,7 @@ class Study:
     @property
     def averages(self) -> bool:
         """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
-        return self.run is not None and read_recipe(self.run.recipe).optim.ema > 0
+        return self.run is not None and recipe_of(self.run).optim.ema > 0
 
     @property
     def device(self) -> torch.device:

@@ -7,6 +7,8 @@ from typing import NoReturn
 
 import tyro
 
+from opencrate.errors import sentence
+
 NAME = "reproduction"
 
 
@@ -16,7 +18,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _reproduce(sys.argv[1:] if arguments is None else arguments)
     except (ValueError, OSError) as error:
-        _fail(str(error), 2)
+        _fail(sentence(error), 2)
     except KeyboardInterrupt as stopped:
         _fail(str(stopped) or "stopped", getattr(stopped, "code", 130))
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -124,17 +125,18 @@ def _is_dataset(data: Dataset, name: str, folder: str) -> bool:
 
 
 def _require_readable(name: str, data: Dataset, augment: Augmentation) -> None:
-    """Open both splits; a folder of classes takes long to list, so that only its presence is checked."""
+    """Open both splits; a folder of named classes takes long to list, so that only their names are read."""
     try:
         for training in (True, False):
+            opened = partial(open_pictures, data, training)
             if data.name == "folder":
                 folder = split_folder(Path(data.root).expanduser(), data.train if training else data.validation)
-                require_recognised(name, tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir())))
+                classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
             elif data.name == "packed":
-                require_recognised(name, open_feed(data, augment, training).classes)
+                classes = open_feed(data, augment, training).classes
             else:
-                pictures = open_pictures(data, training)
-                require_recognised(name, pictures.classes, pictures)
+                classes = opened().classes
+            require_recognised(name, classes, opened, resized=data.name == "packed")
     except ValueError as error:
         cause = error.__cause__
         if data.name.startswith("torch/") and cause and not isinstance(cause, ImportError):  # no form was recognised

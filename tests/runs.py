@@ -70,19 +70,23 @@ def start(recipe: Recipe, options: Options, rank: int = 0, world: int = 1, port:
     return process
 
 
-def run_processes(recipe: Recipe, options: Options, world: int) -> None:
-    """Train on several processes, as torchrun would start them, to the end.
+def run_processes(recipe: Recipe, options: Options, world: int, seconds: float = 100) -> None:
+    """Train on several processes, as torchrun would start them, to the end, for which all have so many seconds.
 
     A thread of a process group that outlives the run may abort the process when Python ends: none may be left, but
     where torch's own caches keep the group (fsdp).
     """
     port = free_port()
     processes = [start(recipe, options, rank, world, port) for rank in range(world)]
-    for process in processes:
-        process.join(120)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
+    deadline = time.monotonic() + seconds
+    try:
+        for process in processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        codes = [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
     assert codes == [0] * world, codes
 
 

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -5,11 +6,13 @@ import pytest
 import torch
 
 import opencrate
-from opencrate import save_pretrained
+from opencrate import save_pretrained, shipped
 from opencrate.cli import main
+from opencrate.errors import sentence
 
 from .checkpoints.test_checkpoints import authors_state, broken_checkpoints
 from .networks import small
+from .training.test_full_disk import mount
 
 
 def test_describe(tmp_path, capsys):
@@ -110,3 +113,44 @@ def test_installed_command(tmp_path):
     bad = subprocess.run([*command, "describe", tmp_path / "no.pth"], capture_output=True, text=True, check=False)
     assert bad.returncode == 2
     assert bad.stderr == f"opencrate: {tmp_path / 'no.pth'} does not exist\n"
+
+
+@pytest.mark.parametrize("form", ["layout", "layout.pth"])
+def test_a_full_disk_is_one_sentence(tmp_path, capsys, form):
+    """Outside of training, too; and nothing half-written stays."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if not mount(disk, "-t", "tmpfs", "-o", "size=20k", "tmpfs"):
+        pytest.skip("mounting a small disk needs root")
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main(["convert", save_pretrained(small(embed_dim=96), tmp_path / "ours").as_posix(), str(disk / form)])
+        assert stop.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith("the disk is full")
+        assert str(disk / form) in line
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize(
+    "command", [["convert", str(shipped.NETWORK)], ["train", "digits", "--device", "cpu", "--out"]]
+)
+def test_what_the_system_says_is_a_sentence(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([*command, "/proc/x"])
+    assert stop.value.code == 2
+    assert re.fullmatch(r"opencrate: .*/proc/\S+: No such file or directory\n", capsys.readouterr().err)
+
+
+def test_an_error_of_the_system_without_a_file_is_its_words():
+    assert sentence(OSError(28, "No space left on device")) == "No space left on device"
+    assert sentence(OSError("the disk is full")) == "the disk is full"
+
+
+def test_what_is_explored_is_opened_before_its_pictures_are_spoken_of(capsys, caplog):
+    with pytest.raises(SystemExit):
+        main(["explore", "/nowhere", "--no-browser"])
+    assert capsys.readouterr().err == "opencrate: /nowhere does not exist\n"
+    assert caplog.messages == []

@@ -140,7 +140,7 @@ def test_help_shows_a_recipes_own_values(capsys):
     [
         (["train", "cifar10_tny"], "opencrate: unknown recipe 'cifar10_tny'; did you mean 'cifar10_tiny'?\n"),
         (["finetune", "pet"], "opencrate: unknown recipe 'pet'; did you mean 'pets'?\n"),
-        (["train", "no.yaml"], "No such file or directory: 'no.yaml'\n"),
+        (["train", "no.yaml"], "opencrate: no.yaml: No such file or directory\n"),
         (["train", "digits", "--data.name", "digitz"], "opencrate: unknown dataset 'digitz'; did you mean 'digits'?\n"),
         (["train", "digits", "--optim.name", "lino"], "opencrate: unknown optimiser 'lino'; did you mean 'lion'?\n"),
         (

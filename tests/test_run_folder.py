@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import opencrate
 from opencrate.files import write_atomically
 from opencrate.recipes import RECIPES, read_recipe
 from opencrate.run_folder import RunFolder
+from opencrate.run_recipe import data_of, load_network
 from opencrate.training.start import begin, provenance
 from tests.runs import FORKS
 
@@ -182,11 +184,33 @@ def test_one_sentence_for_damaged_files(begun, content, reason):
         read()
 
 
-def test_a_damaged_recipe_is_named(begun):
-    begun.result.write_text("{}")
-    begun.recipe.write_text("name: [")
-    with pytest.raises(ValueError, match=r"recipe\.yaml is damaged \(.*\): delete it, and the same command goes on"):
-        begin(begun, RECIPE, {}, resume=False)
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is not a recipe: it is empty"),
+        ("name: [", "it is not YAML that can be read: while parsing a flow node .*"),
+        ("seed: x", "the field 'name' is missing"),
+    ],
+)
+def test_a_damaged_recipe_is_named_and_can_be_deleted(begun, text, why):
+    """Once, and with the same sentence for all commands."""
+    begun.record.write_text("[]")
+    (begun.path / "checkpoints").mkdir()
+    (begun.path / "checkpoints" / "step-00000001.pt").touch()
+    begun.recipe.write_text(text)
+    readers = (
+        lambda: begin(begun, RECIPE, {}, resume=False),
+        lambda: data_of(str(begun.path), None),
+        lambda: load_network(begun.path),
+    )
+    for reader in readers:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011, compared below
+            reader()
+        then = "delete it, and the command that trains this run writes it again"
+        assert re.fullmatch(rf"{begun.recipe} is damaged \({why}\): {then}", str(caught.value))
+    begun.recipe.unlink()
+    begin(begun, RECIPE, {}, resume=False)
+    assert data_of(str(begun.path), None) == RECIPE.data
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

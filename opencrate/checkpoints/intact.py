@@ -1,4 +1,4 @@
-"""The checksum in `model.safetensors`, by which a damaged file is noticed: the format itself has none."""
+"""Whether a saved network is intact: its configuration, and the checksum that safetensors itself does not have."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, uint8
 
 from ..errors import one_line
+from ..files import read_json
 
 CHECKSUM = "sha256"  # its name in the file's metadata, which other readers ignore
 
@@ -63,12 +64,35 @@ def read_intact(file: Path, wanted: Mapping[str, Described]) -> dict[str, Tensor
 
 
 def require_intact(folder: Path) -> None:
-    """Check that the weights in a folder can be read, and are those that were written."""
+    """Check that the network in a folder can be read, and that its weights are those that were written."""
+    read_config(folder)
     file = folder / "model.safetensors"
+    if not file.is_file():
+        raise ValueError(f"{file} is missing")
     try:
         read_intact(file, {})
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} is damaged: {one_line(str(error))}") from error
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with the network in a folder, as the beginning of a sentence; nothing if it is intact."""
+    try:
+        require_intact(folder)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The configuration of the network in a folder."""
+    file = directory / "config.json"
+    if not file.is_file():
+        raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
+    config = read_json(file)
+    if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
+        raise ValueError(f"{file} is not a checkpoint's configuration: it names no architecture")
+    return config
 
 
 @contextmanager

@@ -23,12 +23,11 @@ from timm.models import PretrainedCfg, clean_state_dict
 from torch import nn
 
 from ..errors import one_line, shown
-from ..files import read_json
 from ..imports import import_modules, require_module_names
 from ..models.crate import CRATE
 from ..models.registry import SIZES, VARIANTS
 from ..run_folder import NETWORK_FOLDERS
-from .intact import Described, described, read_intact
+from .intact import Described, described, read_config, read_intact
 from .key_maps import StateDict, current_names, from_authors, is_authors, is_ours, square_patch
 from .torch_files import HoldsCode, Stored, read_content, read_tensors
 
@@ -110,7 +109,7 @@ def load_any(path: str | Path) -> nn.Module:
     folder = _network_in(Path(path).expanduser())
     if not (folder / "config.json").is_file():
         return load(path)
-    config = _read_config(folder)
+    config = read_config(folder)
     if config["architecture"].startswith("crate_"):
         return load(folder)
     try:
@@ -135,7 +134,7 @@ def read(path: str | Path, num_heads: int | None = None) -> Checkpoint:
     ):
         checkpoint = _read_hub(str(path).removeprefix("hf-hub:"))
     else:
-        raise ValueError(f"{path} does not exist")
+        raise ValueError(f"{path} {'is not a file' if str(path) and location.exists() else 'does not exist'}")
     if num_heads is not None and checkpoint.config["num_heads"] != num_heads:
         raise ValueError(f"{path} has {checkpoint.config['num_heads']} heads, not {num_heads}")
     if location.exists():  # never for a Hub repository: what a stranger wrote names no code to run
@@ -150,18 +149,8 @@ def _network_in(folder: Path) -> Path:
     return next((inside for inside in folders if (inside / "config.json").is_file()), folder)
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
-    file = directory / "config.json"
-    if not file.is_file():
-        raise ValueError(f"{directory} holds no config.json, so it is no checkpoint")
-    config = read_json(file)
-    if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
-        raise ValueError(f"{file} is not a checkpoint's configuration: it names no architecture")
-    return config
-
-
 def _read_folder(directory: Path, weights: Path | None = None) -> Checkpoint:
-    config, config_file = _read_config(directory), directory / "config.json"
+    config, config_file = read_config(directory), directory / "config.json"
     architecture = config["architecture"]
     try:
         # A folder that timm wrote has classes, pooling and, from timm 1.0.31 on, the arguments that were given; the

@@ -2,15 +2,18 @@
 
 import copy
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from timm.models import push_to_hf_hub, save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..files import replacing, replacing_folder
+from ..files import reason_not_written, replacing, replacing_folder
 from ..models.crate import CRATE
 from ..models.registry import VARIANTS, default_cfgs
 from ..operators import compressions, sparsifications
@@ -27,7 +30,7 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
     if directory.is_file():
         raise ValueError(f"{directory} is a file: a checkpoint is written into a folder")
     network = _to_save(model)
-    with replacing_folder(directory, last="config.json") as folder:
+    with network_folder(directory) as folder:
         save_for_hf(
             network,
             str(folder),
@@ -35,10 +38,20 @@ def save_pretrained(model: CRATE, directory: str | Path) -> Path:
             model_config=operator_modules(network.config()),
             safe_serialization=True,
         )
-        seal(folder / "model.safetensors")
-        # safetensors makes a file that its owner alone may read
-        shutil.copymode(folder / "config.json", folder / "model.safetensors")
     return directory
+
+
+@contextmanager
+def network_folder(directory: Path) -> Iterator[Path]:
+    """A folder for a network in timm's format, which gets its checksum and appears whole in `directory`."""
+    try:
+        with replacing_folder(directory, last="config.json") as folder:
+            yield folder
+            seal(folder / "model.safetensors")
+            # safetensors makes a file that its owner alone may read
+            shutil.copymode(folder / "config.json", folder / "model.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"the network could not be written to {directory}: {reason_not_written(error)}") from error
 
 
 def push_to_hub(model: CRATE, repo_id: str, **kwargs: Any) -> Any:

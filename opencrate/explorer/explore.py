@@ -37,11 +37,11 @@ def explore(source: str, settings: Exploring) -> None:
 
 def open_subject(source: str, settings: Exploring) -> Subject:
     """The network and its pictures; the photos that come with the package where no others are known."""
-    given: Any = settings
-    if run_of(source) is None and not settings.named_pictures():
-        given = replace(settings, images=str(shipped.PHOTOS))
-        log.warning("no pictures are known for %s, so opencrate's photos are used; pass --images for others", source)
+    are_ours = run_of(source) is None and not settings.named_pictures()
+    given: Any = replace(settings, images=str(shipped.PHOTOS)) if are_ours else settings
     study = open_study(source, given, torch.device("cpu"))
+    if are_ours:
+        log.warning("no pictures are known for %s, so opencrate's photos are used; pass --images for others", source)
     return Subject(study, settings)
 
 

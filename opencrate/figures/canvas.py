@@ -12,6 +12,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..files import replacing
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -101,19 +103,27 @@ def save(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     """Write name.png (200 dots per inch) and name.pdf (with its fonts), and return their paths."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
-    _lay_out(figure)
-    figure.savefig(png, dpi=200)
-    figure.savefig(pdf, dpi=300, metadata={"CreationDate": None})  # the same figure gives the same file
-    return [png, pdf]
+    pictures = {
+        folder / f"{name}.png": to_png(figure, dpi=200),
+        # the same figure gives the same file
+        folder / f"{name}.pdf": _content(figure, "pdf", dpi=300, metadata={"CreationDate": None}),
+    }
+    for path, content in pictures.items():
+        with replacing(path) as file:
+            file.write(content)
+    return list(pictures)
 
 
 @style()
 def to_png(figure: Figure, dpi: int = 150) -> bytes:
     """The picture's bytes, for a page that holds its pictures itself."""
+    return _content(figure, "png", dpi=dpi)
+
+
+def _content(figure: Figure, form: str, **how: Any) -> bytes:
     file = BytesIO()
     _lay_out(figure)
-    figure.savefig(file, format="png", dpi=dpi)
+    figure.savefig(file, format=form, **how)
     return file.getvalue()
 
 

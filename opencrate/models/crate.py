@@ -171,7 +171,8 @@ class CRATE(nn.Module):
                 old_size=self.patch_embed.grid_size,
                 num_prefix_tokens=1,
             )
-        constant = positions + F.pad(self.cls_token, [0, 0, 0, positions.shape[1] - 1])
+        # squeezed, so that its gradient, a row of the padded one's, has its own strides: DDP copies others, and warns
+        constant = positions + F.pad(self.cls_token.squeeze(0), [0, 0, 0, positions.shape[1] - 1])
         return self.pos_drop(with_class_token(tokens, constant.to(tokens.dtype)))
 
     def forward_features(self, images: Tensor) -> Tensor:

@@ -8,15 +8,13 @@ import timm
 import timm.optim
 import timm.scheduler
 import torch
-from safetensors import SafetensorError
 from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-from ..checkpoints import save_pretrained, seal
+from ..checkpoints import network_folder, save_pretrained
 from ..classes import are_numbers, class_names, places
 from ..errors import one_line, shown, suggestion
-from ..files import reason_not_written, replacing_folder
 from ..imports import import_modules
 from ..recipes import Recipe
 from ..run_recipe import load_network, patches_warning
@@ -178,12 +176,8 @@ def save_network(model: Any, directory: Path) -> Path:
             f"{broken[0]} is no longer finite, so the network is not saved to {directory};"
             " --optim.clip 1 skips steps whose gradient is not finite"
         )
-    try:
-        if hasattr(model, "config"):
-            return save_pretrained(model, directory)
-        with replacing_folder(directory, last="config.json") as folder:
-            save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
-            seal(folder / "model.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise OSError(f"the network could not be written to {directory}: {reason_not_written(error)}") from error
+    if hasattr(model, "config"):
+        return save_pretrained(model, directory)
+    with network_folder(directory) as folder:
+        save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
     return directory

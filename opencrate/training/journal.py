@@ -27,16 +27,23 @@ class Journal:
     """Writes to the folder of a run on the main process; without one, as on the other processes, it is silent."""
 
     def __init__(
-        self, folder: RunFolder | None, tensorboard: bool = False, step: int = 0, console: Console | None = None
+        self,
+        folder: RunFolder | None,
+        tensorboard: bool = False,
+        step: int = 0,
+        recorded: int = 0,
+        console: Console | None = None,
     ) -> None:
+        """`step` is that of the checkpoint from which the run resumes, `recorded` how many lines there were then."""
+        self.recorded = recorded
         self.console = console or Console(quiet=folder is None, highlight=False, soft_wrap=True)
         self.file = None
         self.curves: Curves | None = None
         self.progress = Progress(disable=True)
         self.last_line = time.monotonic()
         if folder is not None:
-            _keep_until(folder, step)
             require_file(folder.metrics)
+            self.recorded = _keep_until(folder, step, recorded)
             self.file = folder.metrics.open("ab", buffering=0)  # a line reaches the system at once, or it is an error
         if folder is not None and tensorboard:
             self.curves = open_curves(folder.tensorboard, step)
@@ -58,6 +65,7 @@ class Journal:
                 line = line[self.file.write(line) :]
         except OSError as error:
             raise OSError(f"{self.file.name} could not be written: {reason_not_written(error)}") from error
+        self.recorded += kind != "epoch"
         self._draw({f"{kind}/{name}": value for name, value in values.items()}, step)
 
     def flush(self) -> None:
@@ -132,16 +140,22 @@ def _layer_table(table: LayerTable) -> str:
     )
 
 
-def _keep_until(folder: RunFolder, step: int) -> None:
-    """Drop the lines after the checkpoint from which the run resumes, and what cannot be read."""
-    if not folder.metrics.is_file():
-        return
+def _keep_until(folder: RunFolder, step: int, recorded: int) -> int:
+    """Drop the lines after the checkpoint from which the run resumes, and what cannot be read.
+
+    Returns how many are left, without those of an epoch's time; it is said if they are fewer than were `recorded`.
+    """
     lines, damaged = folder.lines()
     if damaged:
         log.warning(
             "%s: %s could not be read, and left out", folder.metrics, f"{damaged} lines" if damaged > 1 else "a line"
         )
-    write_atomically(folder.metrics, "".join(json_text(line) + "\n" for line in lines if 0 < step >= line["step"]))
+    kept = [line for line in lines if 0 < step >= line["step"]]
+    left = sum(line["kind"] != "epoch" for line in kept)
+    if (lost := recorded - left - damaged) > 0:
+        log.warning("%s: %d of the %d lines up to step %d are lost", folder.metrics, lost, recorded, step)
+    write_atomically(folder.metrics, "".join(json_text(line) + "\n" for line in kept))
+    return left
 
 
 class Window:

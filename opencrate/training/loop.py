@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shutil
 import time
 from contextlib import closing
 from copy import deepcopy
@@ -13,7 +14,7 @@ import torch
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from ..checkpoints import operator_modules, require_intact
+from ..checkpoints import damage, operator_modules
 from ..data import Feed, Split
 from ..data.feeds.feed import Batches
 from ..distributed import World, distribute
@@ -99,7 +100,7 @@ class Training:
         """Train to the end and return the result."""
         self._resume()
         main, step = self.world.main, self.progress.step
-        self.journal = Journal(self.folder if main else None, self.options.tensorboard, step)
+        self.journal = Journal(self.folder if main else None, self.options.tensorboard, step, self.progress.recorded)
         try:
             with self.stop_request.listening(announce=main):
                 self._introduce()
@@ -253,6 +254,7 @@ class Training:
         return epoch if keep and epoch and not beyond and epoch % keep == 0 else None
 
     def _save(self) -> None:
+        self.progress.recorded = self.journal.recorded
         state = self.state.gather(self.progress)
         state |= {"relapse": asdict(self.relapse), **self.layers.to_dict()}
         if hasattr(self.network, "config"):  # so that `opencrate.load` reads a checkpoint, too
@@ -287,19 +289,23 @@ class Training:
                 " remove the folder, or give another, --out"
             ) from error
         self.world.on_main(lambda: self.checkpoints.tidy(self.progress.step, self._kept_epoch()))
-        if not self.world.on_main(self._has_best):
-            self.progress.best = {}
+        if self.progress.best and (problem := self.world.on_main(lambda: damage(self.folder.best))):
+            self._replace_best(problem)
 
-    def _has_best(self) -> bool:
-        """Whether best/ holds what the checkpoint says of it."""
-        if not self.progress.best:
-            return False
-        try:
-            require_intact(self.folder.best)
-        except (ValueError, OSError) as error:
-            log.warning("%s; the best network of the epochs to come takes its place", error)
-            return False
-        return True
+    def _replace_best(self, problem: str) -> None:
+        """Set best/ aside, which is damaged, and write it again if the checkpoint is that of its epoch."""
+        step = self.progress.step
+        self.world.on_main(lambda: _set_aside(self.folder.best))
+        if self.progress.best.get("epoch", 0) * self.steps_per_epoch == step:
+            self._save_model(self.folder.best)
+            instead = "it is written again from the checkpoint"
+        else:
+            self.progress.best = {}
+            instead = "the best network of the epochs to come takes its place"
+            if step == self.total_steps:
+                instead = "no epoch is to come, so the run ends without a best network"
+        if self.world.main:
+            log.warning("%s; %s", problem, instead)
 
     def _finish(self) -> dict[str, Any]:
         self._save_model(self.folder.model)
@@ -335,3 +341,11 @@ class Training:
                 self.gathered_model.load_state_dict(weights)
                 return self.gathered_model
         return self.network
+
+
+def _set_aside(folder: Path) -> None:
+    """Rename a damaged folder so that it is not used, and stays to be looked at."""
+    if folder.exists():
+        aside = folder.with_suffix(".damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.replace(aside)

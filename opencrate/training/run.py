@@ -1,18 +1,20 @@
 """A run: a recipe from its first step, or from its newest checkpoint, to its end."""
 
+import logging
 import os
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import damage
 from ..data import Split, open_feeds
 from ..distributed import World, joined
 from ..files import write_json
 from ..measures import LayerTable
 from ..randomness import seeded
 from ..recipes import Recipe
-from ..run_folder import RunFolder
+from ..run_folder import RunFolder, numbered
 from ..tasks import describe_metrics
 from .building import require_start
 from .checkpoints import is_out_of_memory
@@ -20,6 +22,8 @@ from .launch import cores
 from .loop import Training
 from .options import Options
 from .start import begin
+
+log = logging.getLogger("opencrate")
 
 
 def train(recipe: Recipe, options: Options) -> dict[str, Any]:
@@ -31,7 +35,7 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
             raise ValueError(f"{world.size} processes were started, but --processes is {options.processes}")
         world.on_main(lambda: stack.enter_context(folder.locked()))
         world.on_main(lambda: begin(folder, recipe, asdict(options), options.resume))
-        if (result := world.on_main(folder.finished)) is not None:
+        if (result := world.on_main(lambda: _finished(folder))) is not None:
             return result | {"already": True}
         split = split_for(recipe, options, world)
         try:
@@ -43,6 +47,18 @@ def train(recipe: Recipe, options: Options) -> dict[str, Any]:
             lower = f"lower it, --micro-batch {micro // 2} (the global batch stays {recipe.optim.batch})"
             hint = lower if micro > 1 else "the network is too large for this machine"
             raise ValueError(f"out of memory with a micro-batch of {micro} on {world.device}: {hint}") from error
+
+
+def _finished(folder: RunFolder) -> dict[str, Any] | None:
+    """The result, if the run has finished; its networks that are damaged are said."""
+    result = folder.finished()
+    if result is None:
+        return None
+    networks = [folder.model, folder.best] if result["best"] else [folder.model]
+    again = "writes again what its last checkpoint holds" if numbered(folder.checkpoints, "step") else "trains again"
+    for problem in filter(None, map(damage, networks)):
+        log.warning("%s; delete %s, and the same command %s", problem, folder.result, again)
+    return result
 
 
 def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World, split: Split) -> dict[str, Any]:
@@ -66,6 +82,7 @@ def _train(recipe: Recipe, options: Options, folder: RunFolder, world: World, sp
 def summary(result: dict[str, Any]) -> str:
     """The end of a run for people: layer table, metrics, time, and where everything is."""
     folder, best = RunFolder(Path(result["model"]).parent), result["best"]
+    best_model = f"; the best epoch's: {folder.best}" if folder.best.is_dir() else ""
     already = ": it had finished before, nothing was done now" if result.get("already") else ""
     skipped = f", {result['skipped_steps']} steps skipped" if result["skipped_steps"] else ""
     table = f"\n{LayerTable.from_dict(result['layers'])}\n" if result["layers"] else ""
@@ -78,7 +95,7 @@ def summary(result: dict[str, Any]) -> str:
         f"{table}\n{result['recipe']}{already}\n{metrics}"
         f"  training   {result['steps']:,} steps in {result['training_seconds']:.1f} s"
         f" (and {result['start_up_seconds']:.1f} s to start up){skipped}\n"
-        f"  model      {folder.model}  (opencrate.load, opencrate describe; the best epoch's: {folder.best})\n"
+        f"  model      {folder.model}  (opencrate.load, opencrate describe{best_model})\n"
         f"  metrics    {folder.metrics}\n"
         f"  recipe     opencrate train {folder.recipe} --out ANOTHER repeats it;"
         f" {folder.record} says what made this run"

@@ -14,10 +14,10 @@ import timm
 import torch
 import torchvision
 
-from ..errors import one_line
 from ..files import write_atomically, write_json
-from ..recipes import Recipe, differences, read_recipe, recipe_text
-from ..run_folder import NETWORK_FOLDERS, RunFolder, damaged
+from ..recipes import Recipe, differences, recipe_text
+from ..run_folder import NETWORK_FOLDERS, RunFolder
+from ..run_recipe import recipe_of
 
 
 def begin(folder: RunFolder, recipe: Recipe, options: dict[str, Any], resume: bool) -> None:
@@ -25,11 +25,7 @@ def begin(folder: RunFolder, recipe: Recipe, options: dict[str, Any], resume: bo
     if resume and not (folder.has_begun() or folder.recipe.is_file()):
         raise ValueError(f"there is no run to resume in {folder.path}")
     if folder.has_begun() and folder.recipe.is_file():
-        try:
-            before = read_recipe(folder.recipe)
-        except ValueError as error:
-            raise damaged(folder.recipe, one_line(str(error.__cause__ or error))) from error
-        if changed := differences(before, recipe):
+        if changed := differences(recipe_of(folder), recipe):
             raise ValueError(
                 f"{folder.path} holds a run with another recipe ({', '.join(changed[:3])}"
                 f"{', …' if len(changed) > 3 else ''}): give this one a folder of its own, --out"

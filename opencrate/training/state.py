@@ -37,11 +37,12 @@ class Progress:
     seconds: float = 0.0
     best: dict[Text, Measure] = field(default_factory=dict)  # metrics of the best network
     last_validation: dict[Text, Measure] = field(default_factory=dict)
+    recorded: Count = 0  # lines of metrics.jsonl, without those of an epoch's time, which is not always known
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Progress":
-        """The progress among the values of a checkpoint, also of one that says `last` for `last_validation`."""
-        values = {"last_validation": values.get("last"), **values}
+        """The progress among the values of a checkpoint, also of one of an earlier version."""
+        values = {"last_validation": values.get("last"), "recorded": 0, **values}
         known: Progress = checked({field.name: values[field.name] for field in fields(cls)}, TypeAdapter(cls))
         return known
 

@@ -386,6 +386,8 @@ def broken_checkpoints(folder):
     (cut / "model.safetensors").write_bytes(tensors[:-100])
     no_weights = shutil.copytree(ours, folder / "no_weights")
     (no_weights / "model.safetensors").unlink()
+    pipe = folder / "pipe.pth"
+    os.mkfifo(pipe)
     bad_json = shutil.copytree(ours, folder / "bad_json")
     (bad_json / "config.json").write_text("{")
     deep = shutil.copytree(ours, folder / "deep")
@@ -432,6 +434,8 @@ def broken_checkpoints(folder):
         (save("extra.pth", extra), "unknown key 'transformer.layers.0.2.norm.weight'"),
         (save("not_square.pth", authors_state(patches=15)), "not a square grid of square patches"),
         (folder / "nowhere.pth", "does not exist"),
+        (Path("/dev/zero"), "/dev/zero is not a file"),
+        (pipe, "pipe.pth is not a file"),
         (folder / "empty", "holds no config.json"),
         (cut, "cannot be read as a checkpoint"),
         (no_weights, "holds none of model.safetensors"),

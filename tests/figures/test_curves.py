@@ -1,3 +1,4 @@
+import errno
 import math
 from io import BytesIO
 
@@ -315,6 +316,20 @@ def test_files(tmp_path):
     assert Image.open(BytesIO(to_png(figure))).width == 1050
     assert Image.open(BytesIO(to_png(figure, dpi=100))).width == 700
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_disk_that_is_full_leaves_no_half_of_a_figure(tmp_path, monkeypatch):
+    figure, flushed = layer_curves({"train": table([3, 2, 1])}), []
+
+    def full(_):
+        flushed.append(1)
+        if len(flushed) == 3:  # of a file and its folder, each
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"layers\.pdf could not be written: the disk is full"):
+        save(figure, tmp_path, "layers")
+    assert [path.name for path in tmp_path.iterdir()] == ["layers.png"]
 
 
 def test_without_matplotlib(without_matplotlib):

@@ -9,9 +9,10 @@ from torch import nn
 
 from opencrate.files import json_text
 from opencrate.layers import HalfStep, Layer
+from opencrate.measures import verdicts as verdict_values
 from opencrate.measures.audit import AT_SITES, HALVES, OF_A_STEP, SITES, Audit, Weights, audit
 from opencrate.measures.nulls import CODES, MOVES, null_codes, null_moves, register
-from opencrate.measures.verdicts import PICTURES, certified, null_rows, summary, to_dict, verdicts
+from opencrate.measures.verdicts import PICTURES, Judgement, Mean, certified, null_rows, summary, to_dict, verdicts
 from opencrate.objective import lasso
 from opencrate.objective.denoising import LowRankMixture
 from opencrate.operators import Compression, Sparsification
@@ -448,6 +449,16 @@ def test_an_aim_that_is_infinite_for_every_null_is_unknown(monkeypatch):
 # grades at their thresholds
 
 
+def test_the_thresholds():
+    """As docs/AUDIT.md has them."""
+    assert (verdict_values.PICTURES, verdict_values.EFFECT, verdict_values.HALF) == (20, 0.01, 0.5)
+
+
+def test_the_null_that_is_hardest_to_beat_has_the_highest_interval():
+    noisy, steady = Mean(-0.05, -0.2, 0.1), Mean(-0.02, -0.03, -0.01)
+    assert Judgement("no", nulls={"steady": steady, "noisy": noisy}).best == "noisy"
+
+
 def made_up(own, null, pictures=PICTURES, spread=0.0, rank=0.0, dR=1.0, code=0.5, **weights):
     """One layer: R^c changes from 1 by `own`, under every null by `null`; the code costs `code` of the zero code."""
     ones = torch.ones((1, pictures), dtype=torch.float64)
@@ -472,6 +483,7 @@ def made_up(own, null, pictures=PICTURES, spread=0.0, rank=0.0, dR=1.0, code=0.5
         ({"own": -0.02, "null": -0.05}, "no"),
         ({"own": 0.02, "null": 0.05}, "no"),  # all nulls raise it, but so does the layer
         ({"own": -0.02, "null": 0.0, "spread": 0.49, "rank": 0.49}, "yes"),
+        ({"own": -0.02, "null": 0.0, "spread": 0.5}, "yes"),
         ({"own": -0.02, "null": 0.0, "spread": 0.51}, "collapse"),
         ({"own": -0.02, "null": 0.0, "rank": 0.51}, "collapse"),
         ({"own": -0.02, "null": 0.0, "pictures": PICTURES - 1}, "too few"),

@@ -121,6 +121,17 @@ def test_step_moves_the_tokens_as_it_moves_their_layernorm():
     torch.testing.assert_close(half(Z), Z + expected)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_gradients_lie_in_memory_as_their_weights_do(fast):
+    """Otherwise DDP copies them into its buckets one by one, and warns."""
+    model = small().train()
+    if fast:
+        training_forms(model)
+    model(random(2, 3, 16, 16).float()).square().sum().backward()
+    strides = {name: (weight.stride(), weight.grad.stride()) for name, weight in model.named_parameters()}
+    assert {name: both for name, both in strides.items() if both[0] != both[1]} == {}
+
+
 def test_config_rebuilds_the_network():
     model = small(
         compress="mixture_step",

@@ -144,6 +144,20 @@ def test_one_sentence_for_a_wrong_field(written, text, sentence):
             "{} is not YAML that can be read: mapping values are not allowed here"
             ' in "<byte string>", line 1, column 5: a: b: c ^',
         ),
+        *(
+            (
+                f"name: {value}\n",
+                f"{{}} is not YAML that can be read: '{value.split()[-1]}' is no value of the type {kind}"
+                ' in "<byte string>", line 1, column 7: '
+                f"name: {value} ^",
+            )
+            for value, kind in (
+                ("!!bool maybe", "bool"),
+                ("!!int one", "int"),
+                ("!!timestamp soon", "timestamp"),
+                ("2025-02-31", "timestamp"),
+            )
+        ),
     ],
 )
 def test_one_sentence_for_a_file_that_is_no_recipe(written, text, sentence):

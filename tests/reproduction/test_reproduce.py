@@ -7,13 +7,14 @@ import struct
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from opencrate.data import pack_splits
+from opencrate.data.datasets.pictures import Arrays
 from opencrate.run_folder import RunFolder
 from reproduction.command import Reproduction, _workers, reproduce
 
@@ -134,14 +135,15 @@ def test_two_of_torchvisions_sets_in_one_folder_are_both_opened(tmp_path, monkey
     def open_pictures(data, training):
         opened.append((data.name, training))
         mode, side = ("L", 28) if data.name == "torch/fashion_mnist" else ("RGB", 32)
-        return SimpleNamespace(classes=("0", "1"), picture=lambda i: Image.new(mode, (side, side)))
+        images = np.array(Image.new(mode, (side, side), "red"))[None]
+        return Arrays(images, np.zeros(1, int), ("0", "1"), "")
 
     monkeypatch.setattr("reproduction.command.open_pictures", open_pictures)
     (tmp_path / "notes.txt").touch()
     settings = Reproduction(scale="small", data=(f"cifar10={tmp_path}", f"fashion_mnist={tmp_path}"))
     settings.require_pictures(settings.plan())
     names = ("torch/cifar10", "torch/fashion_mnist")
-    assert sorted(opened) == sorted((name, training) for name in names for training in (True, False))
+    assert sorted(set(opened)) == sorted((name, training) for name in names for training in (True, False))
 
 
 def test_packed_pictures_are_refused_where_a_run_varies_them_otherwise(tmp_path):
@@ -173,7 +175,16 @@ FASHION = ("T-shirt_top", "Trouser", "Pullover")
 def as_folders(root, names, mode, side):
     for split, name in product(("train", "validation"), names):
         (root / split / name).mkdir(parents=True)
-        Image.new(mode, (side, side)).save(root / split / name / "1.png")
+        Image.new(mode, (side, side), "red").save(root / split / name / "1.png")
+
+
+def as_numbered_folders(root, names, mode, side):
+    as_folders(root, map(str, range(len(names))), mode, side)
+
+
+def as_numbered_and_packed(root, names, mode, side):
+    as_numbered_folders(root.with_name("unpacked") / root.name, names, mode, side)
+    pack_splits(root.with_name("unpacked") / root.name, root, 32)
 
 
 def as_idx(root, names, mode, side):
@@ -181,12 +192,14 @@ def as_idx(root, names, mode, side):
     shape = (len(names), side, side, *[3] * (mode == "RGB"))
     for prefix in ("train", "t10k"):
         head = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
-        (root / f"{prefix}-images-idx{len(shape)}-ubyte").write_bytes(head + bytes(math.prod(shape)))
+        (root / f"{prefix}-images-idx{len(shape)}-ubyte").write_bytes(
+            head + bytes(i % 251 for i in range(math.prod(shape)))
+        )
         labels = bytes([0, 0, 8, 1]) + struct.pack(">I", len(names)) + bytes(range(len(names)))
         (root / f"{prefix}-labels-idx1-ubyte").write_bytes(labels)
 
 
-@pytest.mark.parametrize("write", [as_folders, as_idx])
+@pytest.mark.parametrize("write", [as_folders, as_numbered_folders, as_numbered_and_packed, as_idx])
 def test_swapped_sets_are_recognised(tmp_path, write):
     write(tmp_path / "cifar10", ("airplane", "cat", "frog"), "RGB", 32)
     write(tmp_path / "fashion_mnist", FASHION, "L", 28)

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -14,12 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from opencrate.checkpoints import load, require_intact
+from opencrate.checkpoints import load, require_intact, save_pretrained
 from opencrate.data.feeds.resident import Resident
 from opencrate.measures import DEFINITIONS, LayerTable
-from opencrate.training import monitors, train
+from opencrate.tasks import Classification
+from opencrate.training import monitors, summary, train
 from opencrate.training.checkpoints import Checkpoints
 from opencrate.training.step import Stepper
+from tests.networks import small
 from tests.runs import SMALL, command, interrupted_at, losses, metrics, small_options, small_recipe
 from tests.training.test_killing import last_step, require_equal_runs
 
@@ -247,6 +250,83 @@ def test_a_damaged_best_network_is_said_and_replaced(tmp_path, monkeypatch, capl
     ) in caplog.messages
     require_intact(tmp_path / "best")
     assert result["best"]["epoch"] == 3
+
+
+BRIEF = {"epochs": 2, "warmup_epochs": 0}
+
+
+def test_a_network_without_its_configuration_is_damaged(tmp_path):
+    file = save_pretrained(small(), tmp_path) / "config.json"
+    require_intact(tmp_path)
+    for content in (None, "{", "[]", "{}"):
+        file.unlink() if content is None else file.write_text(content)
+        with pytest.raises(ValueError, match=r"config\.json"):
+            require_intact(tmp_path)
+
+
+def damage_folder(folder, lost):
+    """Cut a file short, or remove the folder."""
+    if lost == "model.safetensors":
+        os.truncate(folder / lost, 3000)
+    elif lost:
+        (folder / lost).unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("best", "lost"), [(1, "config.json"), (1, ""), (2, "config.json"), (2, "model.safetensors"), (2, "")]
+)
+def test_a_best_network_that_is_damaged_after_the_last_epoch(tmp_path, monkeypatch, caplog, best, lost):
+    """It is written again if it is the last one, whose checkpoint is there, and else set aside."""
+    monkeypatch.setattr(Classification, "is_better", lambda self, metrics, before: best == 2 or not before)
+    recipe, options = small_recipe(probe=0, schedule=BRIEF), small_options(tmp_path)
+    before = train(recipe, options)
+    assert before["best"]["epoch"] == best
+    file = tmp_path / "best" / "model.safetensors"
+    weights = file.read_bytes()
+    damage_folder(tmp_path / "best", lost)
+    (tmp_path / "result.json").unlink()
+    result = train(recipe, options)
+    (message,) = caplog.messages
+    if best == 2:
+        assert message.endswith("; it is written again from the checkpoint")
+        assert file.read_bytes() == weights
+        require_intact(tmp_path / "best")
+        assert result["best"] == before["best"]
+        assert f"the best epoch's: {tmp_path / 'best'}" in summary(result)
+    else:
+        assert message.endswith("; no epoch is to come, so the run ends without a best network")
+        assert result["best"] == {}
+        assert not (tmp_path / "best").exists()
+        assert "the best epoch's" not in summary(result)
+    assert (tmp_path / "best.damaged").is_dir() == bool(lost)
+
+
+@pytest.mark.parametrize(
+    ("network", "lost"), [("model", "model.safetensors"), ("model", ""), ("best", "config.json"), ("best", "")]
+)
+def test_a_damaged_network_of_a_finished_run_is_said_and_what_is_said_helps(
+    tmp_path, monkeypatch, caplog, network, lost
+):
+    monkeypatch.setattr(Classification, "is_better", lambda *_: True)
+    recipe, options = small_recipe(probe=0, schedule=BRIEF), small_options(tmp_path)
+    train(recipe, options)
+    train(recipe, options)
+    assert caplog.messages == []
+    weights, result = (tmp_path / network / "model.safetensors").read_bytes(), tmp_path / "result.json"
+    for then in ("writes again what its last checkpoint holds", "trains again"):
+        caplog.clear()
+        damage_folder(tmp_path / network, lost)
+        assert train(recipe, options)["already"]
+        (message,) = caplog.messages
+        assert str(tmp_path / network) in message
+        assert message.endswith(f"; delete {result}, and the same command {then}")
+        result.unlink()
+        train(recipe, options)
+        assert (tmp_path / network / "model.safetensors").read_bytes() == weights
+        require_intact(tmp_path / network)
+        shutil.rmtree(tmp_path / "checkpoints")
 
 
 def test_a_kept_epoch_is_linked_again(tmp_path, monkeypatch):

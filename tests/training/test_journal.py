@@ -5,9 +5,11 @@ import importlib.util
 import io
 import json
 import math
+import os
 import re
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,6 +18,7 @@ from opencrate.measures import DEFINITIONS, LayerTable
 from opencrate.run_folder import RunFolder
 from opencrate.training import journal as module
 from opencrate.training import train
+from opencrate.training.checkpoints import Checkpoints
 from opencrate.training.journal import Journal, Window, _layer_table
 from opencrate.training.monitors import RelapseMonitor, halved_layers
 from opencrate.training.step import Outcome
@@ -79,6 +82,46 @@ def test_a_damaged_line_before_others_is_said(tmp_path, caplog):
     Journal(RunFolder(tmp_path), step=3, console=terminal()).close()
     assert steps(file) == [1, 2]
     assert caplog.messages == [f"{file}: a line could not be read, and left out"]
+
+
+@pytest.mark.unhooked
+@pytest.mark.parametrize("left", [0, 1, 18, None], ids=lambda left: f"{left} lines left")
+def test_lines_that_are_lost_are_said_once(tmp_path, monkeypatch, caplog, left):
+    recipe, file = small_recipe(schedule={"epochs": 3}), tmp_path / "metrics.jsonl"
+    for at in (13, 20):  # after an epoch that was interrupted, whose time is not known
+        with interrupted_at(at, monkeypatch):
+            train(recipe, small_options(tmp_path))
+    assert caplog.messages == []
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:left]) + b'{"kind": "tra')
+    if left == 0:
+        file.unlink()
+    with interrupted_at(24, monkeypatch):
+        train(recipe, small_options(tmp_path))
+    kinds = [json.loads(line)["kind"] for line in lines]
+    total, lost = (len(part) - part.count("epoch") for part in (kinds, kinds[len(kinds) if left is None else left :]))
+    assert caplog.messages == [f"{file}: {lost} of the {total} lines up to step 21 are lost"] * bool(lost)
+    train(recipe, small_options(tmp_path))
+    assert len(caplog.messages) == bool(lost)
+
+
+def test_lines_are_on_disk_before_a_checkpoint_says_that_they_are(tmp_path, monkeypatch):
+    """After a power cut, too: what is not flushed to disk may be gone."""
+    events, fsync, save = [], os.fsync, Checkpoints.save
+
+    def flushed(descriptor):
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def saved(self, *arguments):
+        events.append("checkpoint")
+        return save(self, *arguments)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Checkpoints, "save", saved)
+    train(small_recipe(probe=0), small_options(tmp_path, save_steps=5))
+    before = [events[i - 1] for i, event in enumerate(events) if event == "checkpoint"]
+    assert before == ["metrics.jsonl"] * 8  # at three ends of epochs, and steps 5, 10, 15, 20 and 25
 
 
 def test_a_full_disk_ends_the_curves_and_not_the_run(tmp_path, monkeypatch, caplog):

@@ -19,7 +19,7 @@ def test_a_sharded_network_is_evaluated_on_uneven_shares(tmp_path):
     recipe = small_recipe(schedule={"epochs": 1, "warmup_epochs": 0}, optim={"batch": 358})
     validations = []
     for parallel in ("ddp", "fsdp"):
-        run_processes(recipe, small_options(tmp_path / parallel, parallel=parallel, micro_batch=179), 2)
+        run_processes(recipe, small_options(tmp_path / parallel, parallel=parallel, micro_batch=179), 2, seconds=40)
         validations.append(metrics(tmp_path / parallel, "validation")[0])
     assert validations[0]["pictures"] == validations[1]["pictures"] == 359
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=1e-5)
