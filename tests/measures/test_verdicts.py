@@ -12,7 +12,7 @@ from opencrate.layers import HalfStep, Layer
 from opencrate.measures import verdicts as verdict_values
 from opencrate.measures.audit import AT_SITES, HALVES, OF_A_STEP, SITES, Audit, Weights, audit
 from opencrate.measures.nulls import CODES, MOVES, null_codes, null_moves, register
-from opencrate.measures.verdicts import PICTURES, Judgement, Mean, certified, null_rows, summary, to_dict, verdicts
+from opencrate.measures.verdicts import PICTURES, Judgement, certified, null_rows, summary, to_dict, verdicts
 from opencrate.objective import lasso
 from opencrate.objective.denoising import LowRankMixture
 from opencrate.operators import Compression, Sparsification
@@ -455,7 +455,7 @@ def test_the_thresholds():
 
 
 def test_the_null_that_is_hardest_to_beat_has_the_highest_interval():
-    noisy, steady = Mean(-0.05, -0.2, 0.1), Mean(-0.02, -0.03, -0.01)
+    noisy, steady = (verdict_values.Mean(*values) for values in ((-0.05, -0.2, 0.1), (-0.02, -0.03, -0.01)))
     assert Judgement("no", nulls={"steady": steady, "noisy": noisy}).best == "noisy"
 
 
