@@ -31,8 +31,8 @@ def _parts(audit: Audit, untrained: Audit | None, nulls: bool) -> Iterator[Rende
     yield (
         (f"{compress_aim} is that of the tokens at unit length, and how the move changes it. " if compress_aim else "")
         + (f"{aim} is that of the code, and how it changes from the step's start, ReLU(Y) or zero. " if aim else "")
-        + "“Beside” is the layer less the null that is hardest to beat, as a share of what it was before the move, or of"
-        f" what the zero code costs: below 0 the layer does better. “Yes” needs −{100 * EFFECT:g} % or less, a 95 %"
+        + "“Beside” is the layer less the null that is hardest to beat, as a share of what it was before the move, or"
+        f" of what the zero code costs: below 0 the layer does better. “Yes” needs −{100 * EFFECT:g} % or less, a 95 %"
         f" interval below 0, and {PICTURES} pictures."
     )
     notes = [f"layer {verdict.layer}: {note}" for verdict in verdicts(audit) for note in verdict.notes]
