@@ -123,7 +123,9 @@ def _judged(audit: Audit, half: str, aim: str | None, layer: int) -> Judgement:
         return Judgement("no", aim, evidence=f"{aim} is infinite: its code is not one that the aim allows")
     change, nulls = Mean.of(audit.changes(half)[layer]), _nulls(audit, half, layer)
     if not nulls:
-        return Judgement("unknown", aim, change, evidence=f"there is no null for which {aim} is finite")
+        return Judgement(
+            "unknown", aim, change, evidence="no null counts: with each the aim is not finite, or the tokens collapse"
+        )
     graded = Judgement("no", aim, change, nulls)
     words = NULLS[half][graded.best].words
     evidence = f"{aim} {signed(change.mean)}, {signed(graded.difference.mean)} beside {words}"
