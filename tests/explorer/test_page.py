@@ -118,6 +118,20 @@ def test_several_pictures_open_and_one_can_go_back(page, subject):
         assert told(page) == expected(subject, subject.prepare(read_upload(contents[place], 3).image).images)
 
 
+def test_pictures_opened_before_the_samples_arrive_come_after_them(browser, address):
+    with browser.new_context() as context:
+        page, held = context.new_page(), []
+        page.route("**/thumbnails*", lambda route: held.append(route))  # a method has no place for attributes
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        page.locator("#file").set_input_files([file_of(picture_file(1))])
+        expect(page.locator("#samples button")).to_have_count(1)
+        held[0].continue_()
+        expect(page.locator("#samples button")).to_have_count(7)
+        expect(page.locator("#samples button").nth(6)).to_have_attribute("aria-label", "your picture")
+        expect(page.locator("#samples button").nth(6)).to_have_attribute("aria-selected", "true")
+
+
 @pytest.mark.parametrize("way", ["drop", "paste"])
 def test_a_picture_is_dropped_or_pasted(page, subject, way):
     content = picture_file(4)

@@ -555,7 +555,7 @@ doing(async () => {
   for (const name of networks.filter((one) => one !== THIS)) $("compare").append(new Option(name, name));
   await open({ sample: 0 });
   const thumbnails = await ask("thumbnails");
-  thumbnails.forEach((source, number) => $("samples").append(thumbnail(source, `sample ${number + 1}`, () => open({ sample: number }), undefined, number)));
+  $("samples").prepend(...thumbnails.map((source, number) => thumbnail(source, `sample ${number + 1}`, () => open({ sample: number }), undefined, number))); // a person may have opened pictures by now
   showSamples();
   show();
   waitForReference();
