@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .checkpoints import load, push_to_hub, save_pretrained
     from .measures import layerwise
     from .models import CRATE
+    from .prediction import predict
     from .stack import Step, trajectory
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __all__ = [
     "load",
     "objective",
     "operators",
+    "predict",
     "push_to_hub",
     "save_pretrained",
     "trajectory",
@@ -39,6 +41,7 @@ __getattr__ = lazy_names(
         "Step": "stack",
         "layerwise": "measures",
         "load": "checkpoints",
+        "predict": "prediction",
         "push_to_hub": "checkpoints",
         "save_pretrained": "checkpoints",
         "trajectory": "stack",

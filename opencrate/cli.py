@@ -16,7 +16,7 @@ import tyro
 
 from . import __version__, shipped
 from .errors import sentence, suggestion
-from .settings import Analysis, Audited, Exploring, Segmenting, Studying
+from .settings import Analysis, Audited, Exploring, Predicting, Segmenting, Studying
 from .training.options import Options, Switch
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ Target = Annotated[
     tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'"),
 ]
 Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, if the checkpoint does not say it", metavar="K")]
+Pictures = Annotated[
+    tuple[str, ...],
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="PICTURE …", help="files of pictures, or folders of them", help_behavior_hint=""),
+]
+OURS = "no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10"
 T = TypeVar("T")
 Spread = Annotated[T, tyro.conf.arg(name="")]  # the fields are options of their own
 
@@ -140,6 +146,16 @@ def pack(
 # measuring and looking inside
 
 
+def predict(pictures: Pictures = (), *, settings: Spread[Predicting]) -> None:
+    """Name what is in pictures, and draw where the network looked: opencrate predict PICTURE … [--overlay out.png]."""
+    from .prediction import predict_files
+
+    if not settings.model:
+        _print_note(OURS)
+    for text in predict_files(pictures, settings):
+        print(text)
+
+
 def evaluate(arguments: list[str]) -> None:
     """Measure the accuracy of a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear]."""
     from argparse import ArgumentParser
@@ -214,7 +230,7 @@ def _or_ours(source: str, settings: StudyingT) -> tuple[str, StudyingT]:
     """Without a checkpoint, the network that comes with the package, by default on the photos that do."""
     if source:
         return source, settings
-    _print_note("no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10")
+    _print_note(OURS)
     if not settings.named_pictures():
         settings = replace(settings, images=str(shipped.PHOTOS))
     return str(shipped.NETWORK), settings
@@ -243,6 +259,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
     "eval": evaluate,
+    "predict": predict,
     "segment": segment,
     "recipes": recipes,
     "pack": pack,

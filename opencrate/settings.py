@@ -29,6 +29,18 @@ class Measuring(Settings):
 
 
 @dataclass(frozen=True)
+class Predicting(Settings):
+    """By which network pictures are named, and what is shown."""
+
+    model: str = ""  # a run, a checkpoint or a Hub repository; by default the network in the package.
+    top: AtLeastOne[int] = 5  # number of classes to show.
+    # where the picture is written with the network's attention drawn over it; a folder for several pictures.
+    overlay: Path | None = None
+    json: bool = False  # print a line of JSON for each picture instead.
+    device: str = "auto"  # auto, cpu, cuda or cuda:N.
+
+
+@dataclass(frozen=True)
 class Segmenting(Settings):
     """Which pictures have masks, and how the result is shown."""
 

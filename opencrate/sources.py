@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from .data import Augmentation, Dataset, PictureFeed, open_feed
+from .data.augment.transforms import evaluation_transform
+from .data.datasets.decoding import with_channels
 from .data.datasets.pictures import Files
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
@@ -76,6 +79,14 @@ class Source:
         return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
 
 
+def gallery_of(image: Image.Image, data: Dataset) -> Gallery:
+    """One picture, turned upright, as evaluation prepares it."""
+    pixels = evaluation_transform(data)(with_channels(ImageOps.exif_transpose(image), data.in_chans))
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (data.mean, data.std))
+    shown = pixels.expand(3, -1, -1).permute(1, 2, 0).numpy()
+    return Gallery(((pixels.float() - mean * 255) / (std * 255))[None], shown[None], (None,))
+
+
 def _nested_samples(targets: Tensor, numbers: Tensor, sizes: Sequence[int]) -> Tensor:
     """The largest size of these pictures, so ordered that for every size the first so many are a stratified sample."""
     if not sizes:
@@ -85,13 +96,19 @@ def _nested_samples(targets: Tensor, numbers: Tensor, sizes: Sequence[int]) -> T
     return torch.cat([inner, sample[~torch.isin(sample, inner)]])
 
 
-def _pictures_in(folder: Path, in_chans: int) -> Files:
-    """All pictures in a folder and its subfolders, sorted by name; their classes are unknown."""
-    if not folder.is_dir():
-        raise ValueError(f"--images {folder} is not a folder")
+def pictures_in(folder: Path) -> list[Path]:
+    """All pictures in a folder and its subfolders, sorted by name."""
     files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
     if not files:
         raise ValueError(f"there is no picture in {folder}")
+    return files
+
+
+def _unlabelled(folder: Path, in_chans: int) -> Files:
+    """The pictures in a folder, whose classes are unknown."""
+    if not folder.is_dir():
+        raise ValueError(f"--images {folder} is not a folder")
+    files = pictures_in(folder)
     return Files(list(map(str, files)), np.zeros(len(files), int), ("unknown",), in_chans)
 
 
@@ -115,7 +132,7 @@ def open_sources(source: str, model: Any, chosen: Studying, device: str = "cpu",
     taken = data_for(model)
     if chosen.images is not None:
         folder = Path(chosen.images).expanduser()
-        feed = Loaded(_pictures_in(folder, taken.in_chans), taken, Augmentation(), augmented=False, device=device)
+        feed = Loaded(_unlabelled(folder, taken.in_chans), taken, Augmentation(), augmented=False, device=device)
         return [Source(f"folder {folder.name}", feed, taken, labelled=False)]
     if chosen.data is not None:
         data = replace(taken, name=chosen.data, max_decode_failures=0.01, num_classes=ANY)
@@ -161,8 +178,9 @@ def data_for(model: Any) -> Dataset:
     """How a network takes pictures, by its timm record."""
     record = model.pretrained_cfg or {}
     channels, height, width = record.get("input_size", (3, 224, 224))
-    if is_stack(model):
-        channels, (height, width) = model.patch_embed.in_chans, model.patch_embed.img_size
+    patch_embed = getattr(model, "patch_embed", None)
+    channels = getattr(patch_embed, "in_chans", channels)
+    height, width = getattr(patch_embed, "img_size", None) or (height, width)  # it may be built for another size
     if height != width:
         raise ValueError(f"the network takes pictures of {height} × {width} pixels; only squares can be analysed")
     mean, std = (tuple(record.get(name, (0.5,) * channels)) for name in ("mean", "std"))

@@ -1,6 +1,6 @@
 """Segmentation that nobody trained for: which patches belong to the object, compared with masks drawn by hand.
 
-    attention   how much the class token attends to a patch, by a head of one of the last layers
+    attention   how much the token that is classified attends to a patch, by a head of one of the last layers
     code        an entry of the sparse code of a patch; of a network without codes, of its token, with either sign
     cut         the normalised cut of a picture's tokens: y of the second smallest λ in (D − W) y = λ D y, where W says
                 which tokens are alike and D has its row sums; the side that lies less along the border is the object
@@ -14,7 +14,6 @@ border are not counted.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from ..data.opening import split_folder
 from ..data.settings import Dataset
 from ..errors import one_line
 from ..files import PICTURE_BYTES, read_bytes
+from ..inspection.classified import classified_attention, on_grid
 from ..stack import is_stack, trajectory
 
 LAYERS = 3  # the last ones, which are asked
@@ -93,43 +93,20 @@ def read_examples(folder: Path, split: str, data: Dataset, count: int) -> Exampl
 
 
 def attention(network: Any, images: Tensor) -> Tensor:
-    """Of the class token, by every head of the last layers."""
-    if is_stack(network):
-        maps = [step.maps for step in list(trajectory(network, images))[-LAYERS:]]
-    else:
-        with _attention_of(network) as extracted:
-            maps = list(extracted(images).values())[-LAYERS:]
-    return _on_grid(network, torch.cat(maps, 1)[:, :, 0, _prefix(network) :])
-
-
-@contextmanager
-def _attention_of(network: Any) -> Iterator[Any]:
-    """timm's extraction of attention maps, for which attention must not be fused."""
-    from timm.utils import AttentionExtract
-
-    modules = [module for module in network.modules() if hasattr(module, "fused_attn")]
-    if not modules:
-        raise ValueError(f"{type(network).__name__} hands out no attention maps")
-    fused = [module.fused_attn for module in modules]
-    for module in modules:
-        module.fused_attn = False
-    try:
-        yield AttentionExtract(network, method="hook")
-    finally:
-        for module, was in zip(modules, fused, strict=True):
-            module.fused_attn = was
+    """Of what is classified, by every head of the last layers."""
+    return classified_attention(network, images, LAYERS)
 
 
 def code(network: Any, images: Tensor) -> Tensor:
     """Every entry of the codes of the last layers, or of the tokens."""
     if not is_stack(network):
         tokens = torch.cat(_tokens(network, images), -1)
-        return _on_grid(network, torch.cat([tokens, -tokens], -1).mT)
+        return on_grid(network, torch.cat([tokens, -tokens], -1).mT)
     steps = list(trajectory(network, images))[-LAYERS:]
     codes = [step.code for step in steps if step.code is not None]
     if not codes:
         raise ValueError("the network's sparsification hands out no code")
-    return _on_grid(network, torch.cat(codes, -1)[:, _prefix(network) :].mT)
+    return on_grid(network, torch.cat(codes, -1)[:, _prefix(network) :].mT)
 
 
 def cut(network: Any, images: Tensor) -> Tensor:
@@ -148,7 +125,7 @@ def cut(network: Any, images: Tensor) -> Tensor:
             second = scale * vectors[..., 1]
             outside, inside = (second[:, where.flatten()].mean(-1, keepdim=True) for where in (border, ~border))
             scores.append(torch.where(outside > inside, -second, second))
-    return _on_grid(network, torch.stack(scores, 1))
+    return on_grid(network, torch.stack(scores, 1))
 
 
 def centre(network: Any, images: Tensor) -> Tensor:
@@ -168,10 +145,6 @@ def _tokens(network: Any, images: Tensor) -> list[Tensor]:
     """Of the patches, after each of the last layers, by timm's interface for all networks."""
     last = list(range(len(network.blocks)))[-LAYERS:]
     return list(network.forward_intermediates(images, last, output_fmt="NLC", intermediates_only=True))
-
-
-def _on_grid(network: Any, scores: Tensor) -> Tensor:
-    return scores.unflatten(-1, network.patch_embed.grid_size)
 
 
 @torch.inference_mode()

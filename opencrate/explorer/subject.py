@@ -8,19 +8,15 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
-from ..data import Augmentation
-from ..data.datasets.decoding import with_channels
-from ..data.datasets.pictures import Arrays
-from ..data.feeds.loading import Loaded
 from ..inspection.ablation import ablated
 from ..inspection.views import require_within
 from ..measures import DEFINITIONS
 from ..models import CRATE
 from ..report.sections import labels
 from ..settings import Exploring
-from ..sources import Gallery, Source, open_network, require_comparable
+from ..sources import Gallery, gallery_of, open_network, require_comparable
 from ..stack import is_stack
 from ..study import Study
 from .reference import SAMPLES, Reference
@@ -77,11 +73,7 @@ class Subject:
 
     def prepare(self, image: Image.Image) -> Gallery:
         """A picture as the network sees it, upright."""
-        image = with_channels(ImageOps.exif_transpose(image), self.model.patch_embed.in_chans)
-        data = self.study.pictures[0].data
-        single = Arrays(np.asarray(image)[None], np.zeros(1, int), ["unknown"], "the visitor's")
-        feed = Loaded(single, data, Augmentation(), augmented=False)
-        return Source("your picture", feed, data, labelled=False).gallery(1)
+        return gallery_of(image, self.study.pictures[0].data)
 
     def network(self, name: str) -> CRATE:
         if name not in self.networks:

@@ -113,9 +113,13 @@ class ISTA(Sparsification):
         return (Certificate(statement, "η‖D‖² < 2", size, size < 2),)
 
     def matrix(self) -> Tensor:
-        """A; while no gradient is asked for, it is formed once and kept until D or η changes."""
+        """A; while no gradient is asked for, it is formed once and kept until D or η changes.
+
+        A D that was made in inference mode does not say when it changes.
+        """
         D: Any = self.D
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or isinstance(D, torch.fx.Proxy):
+        is_traced = torch.compiler.is_compiling() or isinstance(D, torch.fx.Proxy)
+        if is_traced or torch.is_grad_enabled() or D.is_inference():
             return ista_matrix(D, self.eta)
         kind = D.device.type
         mixed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

@@ -129,3 +129,10 @@ def test_those_that_do_not_decode_are_left_out(tmp_path):
     data = Dataset(num_classes=2, size=4, crop_pct=1.0, max_decode_failures=0.1)
     targets = torch.cat([targets for _, targets in Loaded(pictures, data, STILL, False).sample(20, 8)])
     assert targets.tolist() == [0] * 9 + [1] * 9
+
+
+@pytest.mark.parametrize(("count", "batch", "sizes"), [(5, 1, [1] * 5), (5, 2, [2, 2, 1]), (5, 9, [5]), (9, 99, [8])])
+def test_batches_are_as_large_as_asked_for(count, batch, sizes):
+    pictures = Arrays(np.zeros((8, 4, 4, 3), np.uint8), np.repeat([0, 1], 4), "ab", "made-up")
+    feed = Loaded(pictures, Dataset(num_classes=2, size=4, crop_pct=1.0), STILL, False)
+    assert [len(images) for images, _ in feed.sample(count, batch)] == sizes

@@ -143,6 +143,14 @@ def test_module_applies_the_function_of_its_name(name):
     assert module.replaces
 
 
+@torch.inference_mode()
+def test_weights_made_in_inference_mode_may_change():
+    operator, Y = sparsifications.build("ista", {}, dim=4), torch.rand(1, 3, 4)
+    for _ in range(2):
+        torch.testing.assert_close(operator.code(Y), ista(Y, operator.D, operator.eta, operator.lam))
+        operator.D.mul_(2)
+
+
 def test_the_matrix_is_formed_once_while_nothing_changes():
     module, Z = build("ista").eval(), random(2, 5, 6)
 
