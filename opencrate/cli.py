@@ -6,7 +6,7 @@ A help text must not wait for torch: the parts that compute are imported after t
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -59,22 +59,29 @@ Spread = Annotated[T, tyro.conf.arg(name="")]  # the fields are options of their
 
 
 def train(arguments: list[str]) -> None:
-    """Train a recipe, or continue its run: opencrate train RECIPE_OR_FILE [--optim.lr 1e-4 …]."""
+    """Train a recipe or a network for a folder of pictures: opencrate train RECIPE_OR_FOLDER [--optim.lr 1e-4 …]."""
     from .recipes import RECIPES
 
     _train("train RECIPE", RECIPES, *_first_word(arguments))
 
 
 def finetune(arguments: list[str]) -> None:
-    """Fine-tune a checkpoint on other pictures: opencrate finetune RECIPE CHECKPOINT [--root FOLDER …]."""
+    """Fine-tune a checkpoint, by default ours, on other pictures: opencrate finetune RECIPE_OR_FOLDER [CHECKPOINT]."""
     from .recipes import FINETUNING
 
     name, rest = _first_word(arguments)
     start, rest = _first_word(rest)
     if start:
         path = Path(start).expanduser()
-        rest = ["--model.start", str(path.resolve()) if path.exists() else start, *rest]
-    _train("finetune RECIPE CHECKPOINT", FINETUNING, name, rest)
+        start = str(path.resolve()) if path.exists() else start
+    elif _is_folder(name, FINETUNING):
+        start = str(shipped.NETWORK)
+    _train("finetune RECIPE CHECKPOINT", FINETUNING, name, rest, start)
+
+
+def _is_folder(name: str, table: Collection[str]) -> bool:
+    """Whether this is a folder of pictures and not the name of a recipe."""
+    return name not in table and Path(name or "missing").expanduser().is_dir()
 
 
 def _first_word(arguments: list[str]) -> tuple[str, list[str]]:
@@ -84,8 +91,10 @@ def _first_word(arguments: list[str]) -> tuple[str, list[str]]:
     return "", arguments
 
 
-def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, arguments: list[str]) -> None:
-    """Run the recipe of a name or in a file, with these options; without a name, print the recipes."""
+def _train(
+    usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, arguments: list[str], start: str = ""
+) -> None:
+    """Run the recipe of a name, in a file or for a folder, with these options; without a name, print the recipes."""
     from . import training
     from .recipes import Recipe, find_recipe
 
@@ -94,7 +103,13 @@ def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, argu
         _print_table({known: _first_line(maker) for known, maker in table.items()})
         print(f"\nopencrate {usage} --help lists every option of a recipe and of a run. RECIPE may also be a file.")
         sys.exit(0 if _asks_for_help(arguments) else 2)
-    recipe, options = find_recipe(name, table)
+    options: dict[str, Any] = {}
+    if _is_folder(name, table):
+        recipe = training.recipe_for(Path(name).expanduser(), start)
+        _print_note(training.choices(recipe))
+    else:
+        recipe, options = find_recipe(name, table)
+        recipe = replace(recipe, model=replace(recipe.model, start=start or recipe.model.start))
 
     @dataclass(frozen=True)
     class Job:
@@ -105,7 +120,8 @@ def _train(usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, argu
     job = tyro.cli(Job, args=arguments, default=Job(recipe, Options(**options)), prog=prog)
     if job.options.processes > 1 and not training.is_worker():
         training.require_room(job.options.processes, job.options.device)
-        training.launch(main, [usage.split()[0], name, *arguments], job.options.processes, _print_note)
+        words = [usage.split()[0], name, *([start] if start else []), *arguments]
+        training.launch(main, words, job.options.processes, _print_note)
     result = training.train(job.recipe, job.options)
     if training.is_main():
         print(training.summary(result))
@@ -253,6 +269,17 @@ def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
     print(f"wrote {checkpoints.convert(source, target, num_heads)}")
 
 
+def export(
+    source: Source,
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help="the file to write, .onnx or .pt2 (torch's)")],
+    force: Annotated[bool, tyro.conf.arg(help="replace a file that exists")] = False,
+) -> None:
+    """Write a network for other runtimes, folded and compared with itself: opencrate export CHECKPOINT model.onnx."""
+    from .export import export as write
+
+    print(write(source, target.expanduser(), force))
+
+
 # the entry point
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -268,6 +295,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explore": explore,
     "describe": describe,
     "convert": convert,
+    "export": export,
 }
 READ_WORDS = ("train", "finetune", "eval")  # their options depend on their first words
 MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m reproduction"}

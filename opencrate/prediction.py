@@ -77,7 +77,11 @@ def predict(image: Picture, model: Any = None, top: int = 5) -> Prediction:
     `model` is a network, a checkpoint or a run; by default the network that comes with the package.
     """
     require_at_least(1, top=top)
-    network = _shipped() if model is None else open_network(str(model))[0] if isinstance(model, str | Path) else model
+    network: Any = model
+    if model is None:
+        network = _shipped()
+    elif isinstance(model, str | Path):
+        network = open_network(str(model))[0]
     if not network.num_classes:
         raise ValueError("the network has no classifier, so it can name nothing")
     if network.training:
@@ -163,13 +167,17 @@ def _looked(network: Any, images: Tensor) -> tuple[Tensor, np.ndarray | None]:
     """The logits of one picture, and the last layer's attention to its patches (h, w)."""
     if is_stack(network):
         recording = record(network, images)
-        logits, rows = recording.logits, lambda: on_grid(network, rows_of_classified(network, recording.steps[-1].maps))
+        logits: Any = recording.logits
     else:
-        logits, rows = network(images), lambda: classified_attention(network, images)
+        logits = network(images)
     try:
-        attention = rows()[0].double().mean(0)
+        if is_stack(network):
+            maps = on_grid(network, rows_of_classified(network, recording.steps[-1].maps))
+        else:
+            maps = classified_attention(network, images)
     except ValueError:  # the network has none
         return logits, None
+    attention = maps[0].double().mean(0)
     return logits, (attention / attention.sum().clamp_min(1e-12)).cpu().numpy()
 
 

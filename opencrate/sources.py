@@ -182,7 +182,7 @@ def data_for(model: Any) -> Dataset:
     channels = getattr(patch_embed, "in_chans", channels)
     height, width = getattr(patch_embed, "img_size", None) or (height, width)  # it may be built for another size
     if height != width:
-        raise ValueError(f"the network takes pictures of {height} × {width} pixels; only squares can be analysed")
+        raise ValueError(f"the network takes pictures of {height} × {width} pixels; only squares are supported")
     mean, std = (tuple(record.get(name, (0.5,) * channels)) for name in ("mean", "std"))
     if len(mean) != channels:
         mean, std = (0.5,) * channels, (0.5,) * channels

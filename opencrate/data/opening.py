@@ -7,7 +7,7 @@ import torch
 from ..errors import one_line, printable, shown, suggestion
 from .datasets import digits
 from .datasets.packing import Index, PackedPictures, pack
-from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, open_torchvision, read_idx
+from .datasets.pictures import Arrays, Folder, HuggingFace, Pictures, held_out, open_torchvision, read_idx
 from .datasets.tars import Tars
 from .feeds.feed import PictureFeed
 from .feeds.loading import Loaded
@@ -27,6 +27,8 @@ def open_pictures(data: Dataset, training: bool) -> Pictures:
     pictures: Pictures
     if data.name == "digits":
         pictures = Arrays(*digits.load(training), classes=digits.CLASSES, label="digit")
+    elif data.name == "folder" and data.holdout:
+        pictures = held_out(Folder(split_folder(root, data.train), data.in_chans), data, training)
     elif data.name == "folder":
         pictures = Folder(split_folder(root, split), data.in_chans)
     elif data.name == "packed":

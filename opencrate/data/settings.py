@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..bounds import AtLeastOne, Bound, Fraction, NotNegative, Positive, Settings
+from ..bounds import AtLeastOne, Bound, Fraction, NotNegative, Positive, ProperFraction, Settings
+from ..errors import shown
 
 VALIDATION_NAMES = ("validation", "val", "valid", "test", "eval")  # of the default validation split
 ANY = 10**9  # num_classes of a set that need not have a network's classes
@@ -20,6 +21,10 @@ class Dataset(Settings, section="data"):
     # the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
     train: str = "train"
     validation: str = "validation"  # the split that is evaluated after every epoch.
+    # share of each class's pictures in the folder `train` that is held out and evaluated instead of the validation
+    # split, for a folder that has none; 0 for none.
+    holdout: ProperFraction[float] = 0.0
+    holdout_seed: int = 0  # decides which pictures these are, together with their names.
     num_classes: AtLeastOne[int] = 1000  # number of classes.
     size: AtLeastOne[int] = 224  # height and width of the network's input, in pixels.
     # 3 for colour, 1 for grey.
@@ -36,6 +41,8 @@ class Dataset(Settings, section="data"):
         for name in ("mean", "std"):
             if len(getattr(self, name)) != self.in_chans:
                 raise ValueError(f"data.{name} needs a value for each of {self.in_chans} channels")
+        if self.holdout and self.name != "folder":
+            raise ValueError(f"data.holdout is for the dataset 'folder', and this one is {shown(self.name)}")
 
     @property
     def eval_resize(self) -> int:

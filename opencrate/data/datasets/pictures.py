@@ -1,6 +1,7 @@
 """Numbered pictures from several kinds of source: arrays, folders, torchvision, Hugging Face, IDX files."""
 
 import gzip
+import hashlib
 import math
 import os
 import struct
@@ -16,6 +17,7 @@ from PIL import Image
 
 from ...errors import one_line, shown, suggestion
 from ...files import NAMES_BYTES, PICTURE_BYTES, UNZIPPED_BYTES, read_bytes
+from ..settings import Dataset
 from .decoding import decode, error_text
 
 MOST_ZIPPED = 1040  # bytes that gzip can make of one
@@ -81,6 +83,32 @@ class Folder(Files):
         classes = tuple(sorted(set(labels), key=lambda name: (natural_key(name), name)))
         number = {name: i for i, name in enumerate(classes)}
         super().__init__(files, np.array([number[label] for label in labels]), classes, in_chans)
+
+
+def held_out(pictures: Files, data: Dataset, training: bool) -> Files:
+    """The pictures of a folder for training, or those held out: of each class the share with the least hash values.
+
+    A hash is of the seed, the class and the file's name. So the choice does not depend on where the folder is, and
+    pictures that are added later move few of the others.
+    """
+
+    def key(i: int) -> bytes:
+        name = f"{data.holdout_seed}/{pictures.classes[pictures.targets[i]]}/{Path(pictures.files[i]).name}"
+        return hashlib.blake2b(name.encode(errors="surrogateescape")).digest()
+
+    chosen = []
+    for target, name in enumerate(pictures.classes):
+        numbers = sorted(np.flatnonzero(pictures.targets == target).tolist(), key=key)
+        if len(numbers) < 2:
+            raise ValueError(
+                f"class {shown(name)} has a single picture, so none can be held out for validation: add one, or leave"
+                " the class out"
+            )
+        count = min(max(1, round(data.holdout * len(numbers))), len(numbers) - 1)
+        chosen += numbers[count:] if training else numbers[:count]
+    chosen.sort()
+    files = [pictures.files[i] for i in chosen]
+    return Files(files, pictures.targets[chosen], pictures.classes, pictures.in_chans)
 
 
 def _picture_files(directory: Path) -> Iterator[str]:
