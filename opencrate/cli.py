@@ -105,8 +105,10 @@ def _train(
         sys.exit(0 if _asks_for_help(arguments) else 2)
     options: dict[str, Any] = {}
     if _is_folder(name, table):
-        recipe = training.recipe_for(Path(name).expanduser(), start)
-        _print_note(training.choices(recipe))
+        from . import folders
+
+        recipe = folders.recipe_for(Path(name).expanduser(), start)
+        _print_note(folders.choices(recipe))
     else:
         recipe, options = find_recipe(name, table)
         recipe = replace(recipe, model=replace(recipe.model, start=start or recipe.model.start))

@@ -8,7 +8,7 @@ from .bounds import AtLeastOne, NotNegative, OneOf, Positive, Settings
 from .data.settings import Dataset
 from .definitions import DEFINITIONS, Definition
 
-SECTIONS = ("layers", "audit", "epochs", "subspaces", "tokens", "attention", "patches", "ablation")
+SECTIONS = ("accuracy", "layers", "audit", "epochs", "subspaces", "tokens", "attention", "patches", "ablation")
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,12 @@ class Analysis(Auditing):
     """What to show, and on which pictures."""
 
     pictures: tuple[int, ...] = ()  # numbers of the pictures to draw, from 0; by default some spread over the dataset.
-    # definitions of R^c: paper, official, unit.
-    definitions: Annotated[tuple[str, ...], OneOf("definition", DEFINITIONS)] = tuple(DEFINITIONS)
+    # definitions of R^c: paper, official, unit. The page shows the first, and folds the others away.
+    definitions: Annotated[tuple[str, ...], OneOf("definition", DEFINITIONS)] = ("unit", "paper", "official")
     token: int = 0  # the token whose attention is drawn; 0 is the class token, 1 the first patch.
     against: tuple[str, ...] = ()  # other runs, checkpoints or network names whose curves are drawn beside this one's.
-    # sections of the report: layers, audit, epochs, subspaces, tokens, attention, patches, ablation. All by default.
+    # sections of the report: accuracy, layers, audit, epochs, subspaces, tokens, attention, patches, ablation. All by
+    # default.
     only: Annotated[tuple[str, ...], OneOf("section", SECTIONS)] = ()
     seed: int = 0  # seed of the random parts of matrices.
     # the folder for tables, figures and report.html: by default RUN/analysis, or out/analysis without a run.

@@ -74,9 +74,12 @@ class Source:
         if not decoded.any():
             raise ValueError(f"none of {count} pictures of the {self.name} decodes")
         images, targets = images[decoded.to(images.device)], targets[decoded.to(targets.device)]
+        return Gallery(images, self.pixels(images), tuple(targets.tolist() if self.labelled else [None] * len(images)))
+
+    def pixels(self, images: Tensor) -> np.ndarray:
+        """Normalised pictures (b, c, H, W) as they look, uint8 (b, H, W, 3)."""
         shown = ((images.float() * self.feed.std + self.feed.mean).clamp(0, 1) * 255).round().byte()
-        pixels = shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
-        return Gallery(images, pixels, tuple(targets.tolist() if self.labelled else [None] * len(images)))
+        return shown.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).cpu().numpy()
 
 
 def gallery_of(image: Image.Image, data: Dataset) -> Gallery:

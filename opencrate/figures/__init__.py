@@ -4,6 +4,7 @@
     heat_maps                                   token matrices Z^l
     subspace_grams                              [U_1 … U_K]ᵀ[U_1 … U_K] with columns of unit norm
     half_steps, head_map                        the audit, and what heads matter for
+    class_bars, confusion, worded_pictures      what is recognised, and what is not
     attention_grid, token_colours, patch_rows   what the layers see, on pictures
 
 All return matplotlib's `Figure`, which `save` writes and `to_png` embeds. Nothing here runs a network. What has no
@@ -15,3 +16,4 @@ from .canvas import save, to_png
 from .curves import layer_curves
 from .grids import attention_grid, patch_rows, token_colours
 from .matrices import heat_maps, subspace_grams
+from .recognition import class_bars, confusion, worded_pictures

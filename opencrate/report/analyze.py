@@ -14,13 +14,14 @@ from ..distributed import joined
 from ..measures.audit import Audit, audit
 from ..settings import Analysis, Auditing
 from ..study import Study, open_study
-from . import layer_sections, visual_sections
+from . import accuracy_section, layer_sections, visual_sections
 from .data import UNTRAINED, NotApplicable, ReportData
 from .page import write_page
 from .sections import Section, prepared
 
 Builder = Callable[[ReportData, Section], None]
 BUILDERS: dict[str, Builder] = {  # the names and the order of settings.SECTIONS
+    "accuracy": accuracy_section.accuracy,
     "layers": layer_sections.layers,
     "audit": layer_sections.audited,
     "epochs": layer_sections.epochs,
@@ -82,7 +83,7 @@ def _builders(study: Study, settings: Analysis) -> dict[str, Builder]:
         for name in ("only", "against", "token", "pictures"):
             if getattr(settings, name):
                 raise ValueError(f"--{name} needs a network with CRATE layers, which {study.source} does not have")
-        return {"baseline": layer_sections.baseline}
+        return {"accuracy": accuracy_section.accuracy, "baseline": layer_sections.baseline}
     builders = {name: build for name, build in BUILDERS.items() if not settings.only or name in settings.only}
     tokens = study.grid[0] * study.grid[1]
     if "attention" in builders and not 0 <= settings.token <= tokens:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 
 from .. import figures
 from ..inspection.baseline import token_table
@@ -29,16 +30,17 @@ from .sections import Section, Table, prose
 def layers(data: ReportData, section: Section) -> None:
     """R^c and the non-zero fraction of every layer, beside the untrained network's."""
     everything = {}
-    for definition in data.settings.readings():
+    for i, definition in enumerate(data.settings.readings()):
         name = definition.name.split(",")[0]
         tables = {label: measured.tables[definition.name] for label, measured in data.measured.items()}
         everything[definition.name] = {label: table.to_dict() for label, table in tables.items()}
         section.csv(f"layers_{name}", _rows(tables, "curve"))
         own = next(iter(tables))
         compared = [tables[label] for label in (own, UNTRAINED) if label in tables]
+        section.headline = section.headline or _headline(compared)
         caption = f"{prose()['definitions'][name]} (definition “{definition.name}”), and the share of entries that are"
-        section.figure(figures.layer_curves(tables), f"layers_{name}", f"{caption} not zero. {_ends(compared)}")
-        section.headline = _headline(compared)
+        with section.folded(f"The same by the definition “{definition.name}”") if i else nullcontext():
+            section.figure(figures.layer_curves(tables), f"layers_{name}", f"{caption} not zero. {_ends(compared)}")
     section.json("layers", everything)
 
 
@@ -124,7 +126,7 @@ def audited(data: ReportData, section: Section) -> None:
         ("layers compress clearly better than every null", _count(trained, untrained, "compress")),
         ("layers sparsify clearly better than every null", _count(trained, untrained, "sparsify")),
     ]
-    section.items += summary(trained, untrained)
+    section.conclusion = list(summary(trained, untrained))
     section.items.append(_verdicts(trained, untrained))
     section.items += [f"Layer {verdict.layer}: {note}." for verdict in verdicts(trained) for note in verdict.notes]
     section.figure(figures.half_steps(trained), "audit", prose()["results"]["audit"])

@@ -14,10 +14,11 @@ from markupsafe import Markup, escape
 from .. import __version__
 from ..files import write_atomically, write_json
 from ..measures.verdicts import GRADES
-from ..run_folder import NETWORK_FOLDERS
 from ..study import Study
 from .data import ReportData
 from .sections import MARK, Section, labels, prose
+
+FIRST = ("accuracy", "layers", "baseline")  # sections before the appendix
 
 Facts = list[tuple[str, str]]
 """(label, value)."""
@@ -29,7 +30,7 @@ def write_page(data: ReportData, folder: Path, sections: list[Section], omitted:
 
     study, settings = data.study, data.settings
     facts = {"network": _network(study), "training": _training(study), "pictures": _pictures(study)}
-    headline = [*_accuracy(study), *(pair for section in sections for pair in section.headline)]
+    headline = [pair for section in sections for pair in section.headline]
     versions = f"opencrate {__version__}, torch {torch.__version__}"
     made = f"{versions}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s"
     write_json(
@@ -42,6 +43,7 @@ def write_page(data: ReportData, folder: Path, sections: list[Section], omitted:
             "eps": settings.eps,
             "seed": settings.seed,
             "facts": facts,
+            "conclusion": [sentence for section in sections for sentence in section.conclusion],
             "headline": dict(headline),
             "parts": [section.key for section in sections],
         },
@@ -59,7 +61,9 @@ def write_page(data: ReportData, folder: Path, sections: list[Section], omitted:
         name=labels([study.source])[0],
         study=study,
         facts=facts,
+        conclusion=[sentence for section in sections for sentence in section.conclusion],
         headline=headline,
+        first=FIRST,
         sections=sections,
         glossary=prose()["glossary"],
         omitted=omitted,
@@ -118,6 +122,10 @@ def _training(study: Study) -> Facts:
     else:
         steps = f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"
         done = [("recipe", str(result["recipe"])), ("steps" if study.is_final else "steps of the whole run", steps)]
+        if "top1" in result:
+            best = result["best"]
+            highest = f"; {best['top1']:.2f} % after epoch {best['epoch']}, the best" if "epoch" in best else ""
+            done.append(("accuracy", f"{result['top1']:.2f} % of all validation pictures at the end{highest}"))
     return [
         *done,
         ("hardware", ", ".join(last["hardware"]["gpus"]) or f"{last['hardware']['cpus']} CPU cores"),
@@ -137,14 +145,6 @@ def _pictures(study: Study) -> Facts:
         ("size", f"resized and cropped to the central {size} × {size} pixels"),
         *([("classes", str(study.match))] if is_compared else []),
     ]
-
-
-def _accuracy(study: Study) -> Facts:
-    """That of the final or the best network, if the pictures are those of its run."""
-    result, is_best = study.result, Path(study.source).name == NETWORK_FOLDERS[1]
-    if not result or "top1" not in result or not study.own_pictures or not (is_best or study.is_final):
-        return []
-    return [("accuracy on validation pictures", f"{(result['best'] if is_best else result)['top1']:.1f}%")]
 
 
 def _command(study: Study, settings: Any) -> str:

@@ -5,7 +5,8 @@ import csv
 import io
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -46,6 +47,17 @@ class Table:
     caption: str
 
 
+@dataclass(frozen=True)
+class Folded:
+    """What the page shows when its heading is clicked."""
+
+    heading: str
+    content: "list[Item]"
+
+
+Item = Picture | Table | str | Folded
+
+
 def prepared(folder: Path) -> Path:
     """The folder of an analysis with empty tables/ and figures/; one that holds anything else is refused."""
     if folder.exists() and not folder.is_dir():
@@ -69,8 +81,16 @@ class Section:
     def __init__(self, key: str, folder: Path) -> None:
         self.key, self.folder = key, folder
         self.title, self.about = prose()["sections"][key]["title"], prose()["sections"][key]["about"]
-        self.items = list[Picture | Table | str]()
+        self.items = list[Item]()
         self.headline = list[tuple[str, str]]()  # (label, value) for the top of the page
+        self.conclusion = list[str]()  # sentences for the top of the page
+
+    @contextmanager
+    def folded(self, heading: str) -> Iterator[None]:
+        """What is added within is folded away under this heading."""
+        outside, self.items = self.items, []
+        yield
+        self.items = [*outside, Folded(heading, self.items)]
 
     def figure(self, figure: Figure, name: str, caption: str) -> None:
         """On the page, and in figures/ as PNG and PDF."""

@@ -7,11 +7,7 @@ from .launch import is_main, is_worker, launch, require_room
 from .options import Options
 
 if TYPE_CHECKING:
-    from .folders import choices, recipe_for
     from .run import summary, train
     from .signals import Stopped
 
-__getattr__ = lazy_names(
-    __name__,
-    {"Stopped": "signals", "choices": "folders", "recipe_for": "folders", "summary": "run", "train": "run"},
-)
+__getattr__ = lazy_names(__name__, {"Stopped": "signals", "summary": "run", "train": "run"})

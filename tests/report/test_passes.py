@@ -17,7 +17,7 @@ from opencrate.training import train
 from ..networks import small
 from ..runs import small_options, small_recipe
 
-SAMPLES = 8
+SAMPLES, VALIDATION = 8, 359  # the digits' validation pictures
 
 
 @pytest.fixture
@@ -43,20 +43,25 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_the_whole_report_makes_four_passes(run, embedded, tmp_path):
-    """Validation pictures, training pictures and the gallery through the network; validation through the untrained."""
+def test_the_whole_report_makes_five_passes(run, embedded, tmp_path):
+    """Validation pictures, training pictures and the gallery through the network; validation through the untrained.
+
+    Then up to 1,000 validation pictures for the accuracy, here all.
+    """
     page = analyze(str(run), Analysis(samples=SAMPLES, batch=5, device="cpu", out=tmp_path / "a"))
     assert all(f'<section id="{name}">' in page.read_text() for name in ("layers", "audit", "attention", "ablation"))
-    assert embedded.total() == 4 * SAMPLES
+    assert embedded.total() == 4 * SAMPLES + VALIDATION
     trained, untrained = (network for network, _ in Counter(key[0] for key in embedded.elements()).most_common())
     by_network = {network: [key for key in embedded if key[0] == network] for network in (trained, untrained)}
     # The gallery is a sample of the validation pictures of the same size, so it has the same pictures.
-    assert sorted(embedded[key] for key in by_network[trained]) == [1] * SAMPLES + [2] * SAMPLES
+    once = [1] * VALIDATION  # of the others for the accuracy, and of the training pictures
+    assert sorted(embedded[key] for key in by_network[trained]) == once + [3] * SAMPLES
     assert [embedded[key] for key in by_network[untrained]] == [1] * SAMPLES
 
 
 @pytest.mark.parametrize(
-    ("only", "passes"), [("layers", 3), ("audit", 2), ("tokens", 1), ("ablation", 1), ("subspaces", 0), ("epochs", 0)]
+    ("only", "passes"),
+    [("layers", 3), ("audit", 2), ("tokens", 1), ("ablation", 1), ("subspaces", 0), ("epochs", 0)],
 )
 def test_a_section_makes_its_own_passes_only(run, embedded, tmp_path, only, passes):
     analyze(str(run), Analysis(samples=SAMPLES, batch=5, device="cpu", only=(only,), out=tmp_path / "a"))

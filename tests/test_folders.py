@@ -8,8 +8,8 @@ from opencrate import shipped
 from opencrate.cli import main
 from opencrate.data import Dataset
 from opencrate.data.opening import open_pictures
+from opencrate.folders import recipe_for
 from opencrate.recipes import read_recipe
-from opencrate.training import recipe_for
 
 
 def write(folder, counts, size=(40, 30)):

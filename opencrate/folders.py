@@ -7,12 +7,12 @@ from statistics import median
 
 import numpy as np
 
-from ..data.datasets.pictures import Pictures
-from ..data.opening import open_pictures
-from ..data.settings import ANY, VALIDATION_NAMES, Augmentation, Dataset
-from ..errors import one_line
-from ..recipes import Expected, Model, Optim, Recipe, Schedule
-from ..sources import data_for, open_network
+from .data.datasets.pictures import Pictures
+from .data.opening import open_pictures
+from .data.settings import ANY, VALIDATION_NAMES, Augmentation, Dataset
+from .errors import one_line
+from .recipes import Expected, Model, Optim, Recipe, Schedule
+from .sources import data_for, open_network
 
 HOLDOUT = 0.2  # of a folder without a validation split
 SMALL = 48  # pixels; larger pictures are for the networks of 64
