@@ -118,7 +118,7 @@ def test_the_commands_in_the_documents_exist():
         for command, argument in commands_in(page):
             assert command in COMMANDS, f"{page}: opencrate {command}"
             recipes = {"train": RECIPES, "finetune": FINETUNING}.get(command)
-            known = recipes is None or argument in ("", "NAME", "FILE") or argument.endswith(".yaml")
+            known = recipes is None or argument in ("", "NAME", "FILE", "FOLDER") or argument.endswith(".yaml")
             assert known or argument in recipes, f"{page}: opencrate {command} {argument}"
 
 
