@@ -1,5 +1,6 @@
 """The page: one HTML file with its pictures and styles inside, which loads nothing from elsewhere."""
 
+import math
 import re
 import shlex
 from dataclasses import fields
@@ -14,7 +15,6 @@ from markupsafe import Markup, escape
 from .. import __version__
 from ..files import write_atomically, write_json
 from ..measures.verdicts import GRADES
-from ..run_folder import NETWORK_FOLDERS
 from ..study import Study
 from .data import ReportData
 from .sections import MARK, Section, labels, prose
@@ -113,11 +113,16 @@ def _training(study: Study) -> Facts:
         return [("training", "not known: the checkpoint is not in a run folder")]
     last, result = study.starts[-1], study.result
     versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
-    if result is None:
-        done = [("training", "the run has not finished")]
+    if result is None or study.run is None:
+        which = study.run.network_epoch() if study.run and study.is_final else ""
+        done = [("training", which or "the run has not finished")]
     else:
         steps = f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"
         done = [("recipe", str(result["recipe"])), ("steps" if study.is_final else "steps of the whole run", steps)]
+        if study.is_final:
+            done.append(("epoch", study.run.network_epoch() or f"{result['epochs']}, the last and the best"))
+        elif study.is_best:
+            done.append(("epoch", f"{result['best'].get('epoch', math.nan):.0f}, the best of {result['epochs']}"))
     return [
         *done,
         ("hardware", ", ".join(last["hardware"]["gpus"]) or f"{last['hardware']['cpus']} CPU cores"),
@@ -141,10 +146,10 @@ def _pictures(study: Study) -> Facts:
 
 def _accuracy(study: Study) -> Facts:
     """That of the final or the best network, if the pictures are those of its run."""
-    result, is_best = study.result, Path(study.source).name == NETWORK_FOLDERS[1]
-    if not result or "top1" not in result or not study.own_pictures or not (is_best or study.is_final):
+    result = study.result
+    if not result or "top1" not in result or not study.own_pictures or not (study.is_best or study.is_final):
         return []
-    return [("accuracy on validation pictures", f"{(result['best'] if is_best else result)['top1']:.1f}%")]
+    return [("accuracy on validation pictures", f"{(result['best'] if study.is_best else result)['top1']:.1f}%")]
 
 
 def _command(study: Study, settings: Any) -> str:
