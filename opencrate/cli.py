@@ -8,16 +8,17 @@ import os
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
 from . import __version__, shipped
+from .arguments import asks_for_help, parse, run, wrapped
 from .errors import sentence, suggestion
 from .settings import Analysis, Audited, Exploring, Predicting, Segmenting, Studying
-from .training.options import Options, Switch
+from .training.options import Options
 
 if TYPE_CHECKING:
     from .recipes import Recipe
@@ -26,31 +27,36 @@ Source = Annotated[
     str,
     tyro.conf.Positional,
     tyro.conf.arg(
-        metavar="CHECKPOINT", help="a folder, a file (ours or the paper's authors') or a Hub repository (owner/name)"
+        metavar="CHECKPOINT", help="a folder, a file (ours or the paper's authors') or a Hub repository (owner/name)."
     ),
 ]
 SourceOrOurs = Annotated[
     str,
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="[RUN_OR_CHECKPOINT]", help="by default the network in the package", help_behavior_hint=""),
+    tyro.conf.arg(metavar="[RUN_OR_CHECKPOINT]", help="by default the network in the package.", help_behavior_hint=""),
 ]
 Sources = Annotated[
     tuple[str, ...],
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="RUN_OR_CHECKPOINT", help="by default the network in the package", help_behavior_hint=""),
+    tyro.conf.arg(
+        metavar="[RUN_OR_CHECKPOINT …]", help="by default the network in the package.", help_behavior_hint=""
+    ),
 ]
 Target = Annotated[
     Path,
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'"),
+    tyro.conf.arg(metavar="TARGET", help="a folder for our layout, a file (.pth.tar, .pth) for the authors'."),
 ]
-Heads = Annotated[int | None, tyro.conf.arg(help="number of heads, if the checkpoint does not say it", metavar="K")]
+Heads = Annotated[
+    int | None, tyro.conf.arg(help="number of heads, if the checkpoint does not say it.", help_behavior_hint="")
+]
 Pictures = Annotated[
     tuple[str, ...],
     tyro.conf.Positional,
-    tyro.conf.arg(metavar="PICTURE …", help="files of pictures, or folders of them", help_behavior_hint=""),
+    tyro.conf.arg(metavar="PICTURE …", help="files of pictures, or folders of them.", help_behavior_hint=""),
 ]
 OURS = "no checkpoint was given, so this is the network that comes with opencrate: CRATE-Tiny for CIFAR-10"
+Force = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="replace what is there.")]
 T = TypeVar("T")
 Spread = Annotated[T, tyro.conf.arg(name="")]  # the fields are options of their own
 
@@ -91,6 +97,12 @@ def _first_word(arguments: list[str]) -> tuple[str, list[str]]:
     return "", arguments
 
 
+def _value_of(option: str, arguments: list[str]) -> str | None:
+    """The value of an option that decides the defaults of others."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(f"{option}=") else [word])]
+    return next((value for word, value in pairwise(words) if word == option), None)
+
+
 def _train(
     usage: str, table: dict[str, Callable[[], "Recipe"]], name: str, arguments: list[str], start: str = ""
 ) -> None:
@@ -100,9 +112,10 @@ def _train(
 
     if not name:
         print(f"usage: opencrate {usage} [OPTIONS]\n\nrecipes:")
-        _print_table({known: _first_line(maker) for known, maker in table.items()})
-        print(f"\nopencrate {usage} --help lists every option of a recipe and of a run. RECIPE may also be a file.")
-        sys.exit(0 if _asks_for_help(arguments) else 2)
+        _print_table({known: _first_line(maker) for known, maker in table.items()}, wrap=True)
+        about = f"opencrate {usage} --help lists every option of a recipe and of a run. RECIPE may also be a file"
+        print(f"\n{wrapped(f'{about}, or a folder of pictures.')}")
+        sys.exit(0 if asks_for_help(arguments) else 2)
     options: dict[str, Any] = {}
     if _is_folder(name, table):
         from . import folders
@@ -119,7 +132,8 @@ def _train(
         options: Spread[Options]
 
     prog = f"opencrate {usage.replace('RECIPE', name)}"
-    job = tyro.cli(Job, args=arguments, default=Job(recipe, Options(**options)), prog=prog)
+    about = f"The fields of the recipe {name}, which decide what is computed, and the options of a run."
+    job = parse(Job, arguments, prog, about, default=Job(recipe, Options(**options)))
     if job.options.processes > 1 and not training.is_worker():
         training.require_room(job.options.processes, job.options.device)
         words = [usage.split()[0], name, *([start] if start else []), *arguments]
@@ -147,9 +161,13 @@ def recipes() -> None:
 
 
 def pack(
-    folder: Annotated[str, tyro.conf.Positional, tyro.conf.arg(help="a folder with one folder for each split")],
-    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help="where the packed splits are written")],
-    side: Annotated[int, tyro.conf.arg(help="pixels of a side of a packed picture")] = 256,
+    folder: Annotated[
+        str, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER", help="a folder with one folder for each split.")
+    ],
+    out: Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT", help="where the packed splits are written.")
+    ],
+    side: Annotated[int, tyro.conf.arg(help="pixels of a side of a packed picture.")] = 256,
 ) -> None:
     """Decode a folder of pictures once, into memory-mapped files that are fast to read: --data.name packed."""
     from .data import pack_splits
@@ -176,25 +194,25 @@ def predict(pictures: Pictures = (), *, settings: Spread[Predicting]) -> None:
 
 def evaluate(arguments: list[str]) -> None:
     """Measure the accuracy of a checkpoint: opencrate eval RUN_OR_CHECKPOINT [--recipe NAME] [--knn 20] [--linear]."""
-    from argparse import ArgumentParser
-
     from .data.settings import Dataset
     from .run_recipe import data_of
     from .settings import Measuring
 
+    @dataclass(frozen=True)
+    class Job:
+        measuring: Spread[Measuring]
+        recipe: str | None = None  # a recipe whose pictures are measured, instead of those of the checkpoint's run.
+
     prog = "opencrate eval RUN_OR_CHECKPOINT"
     checkpoint, rest = _first_word(arguments)
-    parser = ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
-    parser.add_argument("--recipe")
-    named, rest = parser.parse_known_args(rest)
-    if checkpoint and (named.recipe or not _asks_for_help(rest)):
-        data = data_of(checkpoint, named.recipe)
-    elif _asks_for_help(rest):
+    recipe = _value_of("--recipe", rest)
+    if checkpoint and (recipe or not asks_for_help(rest)):
+        data = data_of(checkpoint, recipe)
+    elif asks_for_help(rest):
         data = Dataset()
     else:
         raise ValueError(f"name a run or a checkpoint first: {prog}")
-    about = "What to measure, and how. --recipe NAME takes the pictures of a recipe instead of the run's."
-    settings = tyro.cli(Measuring, args=rest, default=Measuring(data), prog=prog, description=about)
+    settings = parse(Job, rest, prog, _first_line(evaluate), default=Job(Measuring(data))).measuring
 
     from .evaluation import measure_checkpoint
 
@@ -264,17 +282,29 @@ def describe(checkpoint: Source, num_heads: Heads = None) -> None:
     _print_table(checkpoints.read(checkpoint, num_heads).describe(), indent="")
 
 
-def convert(source: Source, target: Target, num_heads: Heads = None) -> None:
+def convert(source: Source, target: Target, num_heads: Heads = None, force: Force = False) -> None:
     """Write a checkpoint in another layout: ours (model.safetensors and config.json) or the authors'."""
     from . import checkpoints
 
-    print(f"wrote {checkpoints.convert(source, target, num_heads)}")
+    print(f"wrote {checkpoints.convert(source, target, num_heads, force)}")
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh"], tyro.conf.Positional, tyro.conf.arg(metavar="SHELL", help="bash or zsh.")],
+) -> None:
+    """Print a script that completes commands, recipes and options: source <(opencrate completion bash)."""
+    from .completion import script
+    from .recipes import FINETUNING, RECIPES
+
+    print(script(shell, COMMANDS, {"train": RECIPES, "finetune": FINETUNING, "completion": ("bash", "zsh")}))
 
 
 def export(
     source: Source,
-    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(help="the file to write, .onnx or .pt2 (torch's)")],
-    force: Annotated[bool, tyro.conf.arg(help="replace a file that exists")] = False,
+    target: Annotated[
+        Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE", help="the file to write, .onnx or .pt2 (torch's).")
+    ],
+    force: Force = False,
 ) -> None:
     """Write a network for other runtimes, folded and compared with itself: opencrate export CHECKPOINT model.onnx."""
     from .export import export as write
@@ -298,6 +328,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "describe": describe,
     "convert": convert,
     "export": export,
+    "completion": completion,
 }
 READ_WORDS = ("train", "finetune", "eval")  # their options depend on their first words
 MOVED = {"bench": "python -m benchmarks", "reproduce": "python -m reproduction"}
@@ -308,7 +339,13 @@ def main(arguments: list[str] | None = None, tell: Callable[[str], None] | None 
     arguments, tell = sys.argv[1:] if arguments is None else arguments, tell or _print_note
     logging.basicConfig(format="opencrate: %(message)s", level=logging.WARNING)
     try:
-        _run(arguments)
+        try:
+            _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader of stdout has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+        sys.exit(1)
     except (ValueError, OSError) as error:
         tell(sentence(error))
         sys.exit(2)
@@ -333,29 +370,28 @@ def _run(arguments: list[str]) -> None:
     elif name in READ_WORDS:
         COMMANDS[name](_with_current_names(arguments[1:]))
     else:
-        tyro.cli(COMMANDS[name], args=arguments[1:], prog=f"opencrate {name}")
+        run(COMMANDS[name], arguments[1:], f"opencrate {name}")
 
 
 def _print_help() -> None:
     print("usage: opencrate COMMAND [OPTIONS]\n")
-    print("CRATE, the white-box transformer: train it, look into it, and trust what you see.\n\ncommands:")
-    _print_table({name: _first_line(command) for name, command in COMMANDS.items()})
+    print(wrapped("CRATE, the white-box transformer: train it, look into it, and trust what you see."))
+    print("\ncommands:")
+    _print_table({name: _first_line(command) for name, command in COMMANDS.items()}, wrap=True)
     print("\noptions:")
-    _print_table({"-h, --help": "Show this text; after a command, its options.", "-V, --version": "Show the version."})
+    options = {"-h, --help": "Show this text; after a command, its options.", "-V, --version": "Show the version."}
+    _print_table(options, wrap=True)
 
 
-def _print_table(rows: dict[str, str], indent: str = "  ") -> None:
+def _print_table(rows: dict[str, str], indent: str = "  ", wrap: bool = False) -> None:
     width = max(map(len, rows))
     for name, text in rows.items():
-        print(f"{indent}{name:<{width}}  {text}")
+        line = f"{indent}{name:<{width}}  {text}"
+        print(wrapped(line, " " * (width + 4)) if wrap else line)
 
 
 def _first_line(function: Callable[..., Any]) -> str:
     return (function.__doc__ or "").splitlines()[0]
-
-
-def _asks_for_help(arguments: list[str]) -> bool:
-    return not {"-h", "--help"}.isdisjoint(arguments)
 
 
 def _with_current_names(arguments: list[str]) -> list[str]:
@@ -370,7 +406,7 @@ def _with_current_names(arguments: list[str]) -> list[str]:
         current = [flags.get(flag, flag) + equals + value]
         if flag in switched_off:
             current = [switched_off[flag], "off"]
-        elif flag in switched_off.values() and not equals and following not in get_args(Switch):
+        elif flag in switched_off.values() and not equals and following[:1] in ("", "-"):
             current = [flag, "on"]
         if current != [word]:
             _print_note(f"{flag} is deprecated, write {' '.join(current)}")

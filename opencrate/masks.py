@@ -24,6 +24,8 @@ FADED = 0.75
 
 def compare_masks(sources: tuple[str, ...], settings: Segmenting) -> str:
     """Measure every network, draw the figure if it was asked for, and return the table, or JSON."""
+    if not settings.root.expanduser().is_dir():
+        raise ValueError(f"--root {settings.root} is not a folder")
     results = dict[str, tuple[Examples, list[Segmented]]]()
     for source in sources:
         network = open_network(source)[0].to(device_named(settings.device))

@@ -56,6 +56,20 @@ class RunFolder:
         """The result, if the run has finished."""
         return _read_json(self.result, dict, RESULT) if self.result.is_file() else None
 
+    def network_epoch(self) -> str:
+        """Which epoch's network stands for the run, in words; empty if the last epoch is also the best."""
+        if not self.model.is_dir():
+            return f"the run has not finished, so this is its best network so far, {self.best}" * self.best.is_dir()
+        result = self.finished()
+        best = result["best"] if result else {}
+        if not result or best.get("epoch", result["epochs"]) == result["epochs"]:
+            return ""
+        accuracy = f" ({best['top1']:.2f} % top-1, this one {result['top1']:.2f} %)" if "top1" in best else ""
+        return (
+            f"this is the network of the last epoch, {result['epochs']}; that of the best epoch,"
+            f" {best['epoch']:.0f}{accuracy}, is {self.best}"
+        )
+
     def kept_epochs(self) -> dict[int, Path]:
         """The checkpoints that are kept for good, by epoch."""
         return numbered(self.checkpoints, "epoch")

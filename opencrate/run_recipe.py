@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,19 @@ def recipe_of(run: RunFolder) -> Recipe:
 def load_network(checkpoint: str | Path) -> Any:
     """The network of a run or a checkpoint, in float32 and evaluation mode.
 
-    The modules that the run's recipe names (`model.imports`) are imported first.
+    The modules that the run's recipe names (`model.imports`) are imported first. Of a run's folder it is the last
+    network, or the best so far; where the two could be mistaken for each other, a warning says which it is.
     """
     from .checkpoints import load_any  # here, for help texts, which `data_of` serves, must not wait for torch
 
     run = run_of(checkpoint)
     if run is not None:
         import_modules(recipe_of(run).model.imports)
-    return load_any(checkpoint).float().eval()
+    model = load_any(checkpoint).float().eval()
+    is_main = os.environ.get("RANK", "0") == "0"
+    if run is not None and is_main and Path(checkpoint).expanduser() == run.path and (epoch := run.network_epoch()):
+        log.warning("%s: %s", run.path, epoch)
+    return model
 
 
 def patches_warning(model: Any, size: int, trained: bool = True) -> str:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from .bounds import AtLeastOne, NotNegative, OneOf, Positive, Settings
+from .bounds import AtLeastOne, Bound, NotNegative, OneOf, Positive, Settings
 from .data.settings import Dataset
 from .definitions import DEFINITIONS, Definition
 
@@ -19,7 +19,8 @@ class Measuring(Settings):
     knn: NotNegative[int] = 0  # also measure the accuracy of this many nearest training features; 0 for none.
     linear: bool = False  # also measure the accuracy of a linear probe on frozen features.
     real: bool = False  # also measure on ImageNet's reassessed labels.
-    # also show R^c and the non-zero fraction of every layer, by this definition of R^c; None for none.
+    # also show R^c and the non-zero fraction of every layer, by this definition of R^c: paper, official or unit; None
+    # for none.
     layers: Annotated[str | None, OneOf("definition", DEFINITIONS)] = "paper"
     samples: AtLeastOne[int] = 500  # pictures for the layer table.
     precision: Literal["bf16", "fp16", "fp32"] = "fp32"  # type of the products.
@@ -136,7 +137,8 @@ class Exploring(Studying):
     # address to listen on; on any but 127.0.0.1 the page needs the token that is in the printed address.
     host: str = "127.0.0.1"
     names: tuple[str, ...] = ()  # further host names by which the page is opened, as behind a proxy.
-    port: int = 7860  # the first port to try.
+    # the first port to try.
+    port: Annotated[int, Bound(lambda port: 1 <= port < 2**16, "must be between 1 and 65535")] = 7860
     browser: bool = True  # open the page in a browser.
 
     @property

@@ -19,7 +19,7 @@ from .data.datasets.pictures import Files
 from .data.feeds.feed import spread
 from .data.feeds.loading import Loaded
 from .data.settings import ANY
-from .errors import nearest, suggestion
+from .models.registry import network_suggestion
 from .run_folder import run_of
 from .run_recipe import data_of, load_network
 from .settings import Studying
@@ -124,9 +124,7 @@ def open_network(source: str) -> tuple[nn.Module, str | None]:
         return model, f"{source} has fresh weights: a name was given, not a checkpoint"
     path = Path(source).expanduser()
     if not path.exists() and not any(mark in source for mark in "/.:"):
-        names = timm.list_models()
-        known = suggestion(source, names if nearest(source, names) else timm.list_models("crate_*"))
-        raise ValueError(f"{source} is not a run, a checkpoint or the name of a network{known}")
+        raise ValueError(f"{source} is not a run, a checkpoint or the name of a network{network_suggestion(source)}")
     return load_network(source), None
 
 

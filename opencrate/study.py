@@ -131,6 +131,17 @@ class Study:
         return self.run is not None and Path(self.source).expanduser() in (self.run.path, self.run.model)
 
     @property
+    def is_best(self) -> bool:
+        """Whether the network is the one of the run's best epoch, opened as such."""
+        return self.run is not None and Path(self.source).expanduser() == self.run.best
+
+    def accuracies(self) -> dict[int, float]:
+        """Top-1 accuracy on the validation split in per cent, by epoch, as the run recorded it."""
+        lines = self.run.recorded("validation") if self.run else ()
+        values = ((line.get("epoch"), line.get("top1")) for line in lines)
+        return {epoch: top1 for epoch, top1 in values if isinstance(epoch, int) and isinstance(top1, int | float)}
+
+    @property
     def averages(self) -> bool:
         """Whether the run's network is a moving average, which its kept checkpoints are not read as."""
         return self.run is not None and recipe_of(self.run).optim.ema > 0

@@ -47,6 +47,27 @@ def test_convert_both_ways(tmp_path, capsys):
     assert ours.read_bytes() == again.read_bytes()
 
 
+def test_convert_overwrites_nothing_unless_forced(tmp_path, capsys):
+    ours = save_pretrained(small(), tmp_path / "ours")
+    file, folder, empty = tmp_path / "theirs.pth", tmp_path / "folder", tmp_path / "empty"
+    empty.mkdir()
+    for target in (file, folder):
+        main(["convert", str(ours), str(target)])
+    before = file.read_bytes()
+    file.write_bytes(b"mine")
+    for target in (file, folder):
+        with pytest.raises(SystemExit) as stop:
+            main(["convert", str(ours), str(target)])
+        assert stop.value.code == 2
+        sentence = f"opencrate: {target} exists: give another name, or --force to overwrite it\n"
+        assert capsys.readouterr().err == sentence
+    assert file.read_bytes() == b"mine"
+    main(["convert", str(ours), str(file), "--force"])
+    assert file.read_bytes() == before
+    main(["convert", str(ours), str(empty)])
+    assert (empty / "config.json").is_file()
+
+
 def test_words_that_are_no_command(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["descirbe", "x"])

@@ -1,14 +1,17 @@
 """The commands that train, as a user runs them: what they print, what they leave, what they say to a wrong word."""
 
+import io
 import json
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 import timm
 import torch
+from rich.console import Console
 
 import opencrate
 from opencrate.cli import main
@@ -81,6 +84,18 @@ def test_eval_measures_a_run(run, capsys):
     assert float(rows["top1"].removesuffix(" %")) == pytest.approx(result["top1"], abs=5e-3)
     assert float(rows["linear"].removesuffix(" %")) > 25  # two layers, two epochs; chance is 10
     assert "definition paper, 20 samples" in printed
+
+
+def test_eval_shows_a_bar_in_a_terminal_only(run, monkeypatch, capsys):
+    arguments = ["eval", str(run[0]), "--knn", "2", "--samples", "20", "--device", "cpu", "--batch", "100"]
+    main(arguments)
+    assert "validation pictures" not in capsys.readouterr().err
+    screen = io.StringIO()
+    console = partial(Console, file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr("opencrate.evaluation.measure.Console", lambda stderr: console())
+    main(arguments)
+    for name, total in (("validation pictures", 359), ("training features", 1438), ("validation features", 359)):
+        assert re.search(rf"{name}.*{total}/{total}", screen.getvalue())
 
 
 def test_finetune_replaces_the_head_and_pack_feeds_it(run, tmp_path):
@@ -185,6 +200,7 @@ def test_wrong_fields_are_told_with_the_right_ones(capsys, arguments, message):
         (["--compile", "--seed", "3"], "--compile is deprecated, write --compile on", ("compile", "on")),
         (["--graphs"], "--graphs is deprecated, write --graphs on", ("graphs", "on")),
         (["--compile", "off"], None, ("compile", "off")),
+        (["--compile"], "--compile is deprecated, write --compile on", ("compile", "on")),
         ([], None, ("compile", "auto")),
     ],
 )

@@ -93,14 +93,19 @@ def save_authors(model: CRATE, file: str | Path) -> Path:
     return file
 
 
-def convert(source: str | Path, target: str | Path, num_heads: int | None = None) -> Path:
-    """Read any checkpoint and write it in the authors' layout, for a file's name, or in ours, for a folder's."""
-    suffix = Path(target).suffix
-    if Path(source).expanduser().resolve() == Path(target).expanduser().resolve():
+def convert(source: str | Path, target: str | Path, num_heads: int | None = None, force: bool = False) -> Path:
+    """Read any checkpoint and write it in the authors' layout, for a file's name, or in ours, for a folder's.
+
+    A file, or a folder with something in it, is overwritten only with `force`.
+    """
+    suffix, place = Path(target).suffix, Path(target).expanduser()
+    if Path(source).expanduser().resolve() == place.resolve():
         raise ValueError(f"{target} is what would be read: give another name")
-    if suffix[1:].isalpha() and suffix not in FILE_SUFFIXES and not Path(target).is_dir():
+    if suffix[1:].isalpha() and suffix not in FILE_SUFFIXES and not place.is_dir():
         known = ", ".join(FILE_SUFFIXES)
         raise ValueError(f"{target}: give a folder's name for our layout, or a file's ({known}) for the authors'")
+    if not force and (any(place.iterdir()) if place.is_dir() else place.exists()):
+        raise ValueError(f"{target} exists: give another name, or --force to overwrite it")
     model = load(source, num_heads)
     return save_authors(model, target) if suffix in FILE_SUFFIXES else save_pretrained(model, target)
 

@@ -89,7 +89,7 @@ def read_content(file: Path) -> Any:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-        raise ValueError(one_line(f"{kind}{error}", 120)) from error
+        raise ValueError(one_line(f"{kind}{error}".removesuffix(": "), 120)) from error
 
 
 def read_tensors(file: Path, stored: Mapping[str, Stored]) -> dict[str, Tensor]:

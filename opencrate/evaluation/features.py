@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize, pad
 
 from ..data import Feed
+from ..data.feeds.feed import Watched
 from ..data.feeds.loading import Loaded
 from ..distributed import World, autocast
 
@@ -71,9 +72,10 @@ def linear_probe(training: Classified, validation: Classified, weight_decay: flo
 @torch.inference_mode()
 def real(model: nn.Module, feed: Feed, world: World, precision: str = "fp32", batch: int = 512) -> float:
     """Top-1 accuracy in per cent on ImageNet's validation pictures with their reassessed labels (timm ships them)."""
-    if not isinstance(feed, Loaded):
+    files = feed.feed if isinstance(feed, Watched) else feed
+    if not isinstance(files, Loaded):
         raise ValueError("ImageNet-ReaL needs the names of files: give the folder of ImageNet's validation pictures")
-    names = [feed.pictures.name(i) for i in range(len(feed))]
+    names = [files.pictures.name(i) for i in range(len(files))]
     try:
         labels = RealLabelsImagenet(names, topk=(1,))
     except AssertionError as error:

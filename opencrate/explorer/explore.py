@@ -1,5 +1,6 @@
 """`opencrate explore`: opens the network, starts the server on this machine, and prints the page's address."""
 
+import errno
 import logging
 import socket
 import threading
@@ -98,6 +99,8 @@ def _listen(host: str, first: int) -> socket.socket:
     for port in range(first, min(first + 100, 2**16)):
         try:
             return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno not in (None, errno.EADDRINUSE):  # the next port is no better
+                reason = str(error.strerror).partition(" (while")[0]
+                raise ValueError(f"cannot listen on {host}, port {port}: {reason}") from error
     raise ValueError(f"no port from {first} to {first + 99} is free on {host}")

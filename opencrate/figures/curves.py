@@ -1,4 +1,4 @@
-"""R^c and the non-zero fraction by layer, as curves."""
+"""R^c and the non-zero fraction by layer, and the accuracy by epoch, as curves."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..measures import Definition, LayerTable
 from ..measures.layerwise import LEVEL
-from .canvas import COLOURS, PAGE, Figure, layer_axis, plain, sheet, style
+from .canvas import COLOURS, COLUMN, GREY, PAGE, Figure, layer_axis, plain, sheet, style, tidy
 
 MARKERS, DASHES = ("o", "s", "^", "D", "v", "P", "X", "<"), ("-", "--", "-.", ":")  # for readers in black and white
 FEW = 3  # more curves than these, of keys in an order, are coloured by their order
@@ -39,6 +39,23 @@ def layer_curves(tables: Mapping[str, LayerTable], title: str = "") -> Figure:
         handlelength=2.6,
         ncols=math.ceil(len(tables) / 14),
     )
+    return figure
+
+
+@style()
+def accuracy_curve(accuracies: Mapping[int, float], marked: Mapping[str, int], title: str = "") -> Figure:
+    """Top-1 accuracy by epoch; `marked` has the epochs that a point marks, by what they are."""
+    figure = sheet(COLUMN, 2.2, title)
+    axis = figure.subplots()
+    epochs = sorted(accuracies)
+    axis.plot(epochs, [accuracies[epoch] for epoch in epochs], color=GREY, linewidth=1.2)
+    for (label, epoch), colour, marker in zip(marked.items(), COLOURS, MARKERS, strict=False):
+        if epoch in accuracies:
+            text = f"{label}, epoch {epoch}: {accuracies[epoch]:.1f} %"
+            axis.plot([epoch], [accuracies[epoch]], marker, color=colour, markersize=4.5, label=text)
+    tidy(axis)
+    axis.set(xlabel="epoch", ylabel="top-1 accuracy on\nvalidation pictures (%)")
+    figure.legend(loc="outside upper center")
     return figure
 
 

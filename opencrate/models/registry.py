@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 
+from ..errors import nearest, suggestion
+
 if TYPE_CHECKING:
     from .crate import CRATE
 
@@ -78,3 +80,11 @@ def _entrypoint(name: str, variant: dict[str, int]) -> Callable[..., "CRATE"]:
 
 for _name, _variant in VARIANTS.items():
     register_model(_entrypoint(_name, _variant))
+
+
+def network_suggestion(name: str) -> str:
+    """The end of a sentence about an unknown network: the nearest name, or those of all CRATEs."""
+    from timm.models import list_models
+
+    of_timm = nearest(name, list_models()) and not name.startswith("crate")
+    return suggestion(name, list_models() if of_timm else list_models("crate_*"))

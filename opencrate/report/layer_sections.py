@@ -108,6 +108,15 @@ def epochs(data: ReportData, section: Section) -> None:
     section.json("epochs", {label: table.to_dict() for label, table in tables.items()})
     caption += f" Definition “{used.name}”, ε = {used.eps:g}."
     section.figure(figures.layer_curves(tables), "epochs", caption)
+    result, accuracies = study.result, study.accuracies()
+    if result and len(accuracies) > 1:
+        best = {"best": int(result["best"]["epoch"])} if "epoch" in result["best"] else {}
+        marked = best | ({"shown in this report": result["epochs"]} if study.is_final else {})
+        section.figure(
+            figures.accuracy_curve(accuracies, marked),
+            "accuracy",
+            "Top-1 accuracy after every epoch, as the run recorded it. “Best” is the epoch whose network is in best/.",
+        )
 
 
 def audited(data: ReportData, section: Section) -> None:

@@ -1,5 +1,6 @@
 """The page: one HTML file with its pictures and styles inside, which loads nothing from elsewhere."""
 
+import math
 import re
 import shlex
 from dataclasses import fields
@@ -117,8 +118,9 @@ def _training(study: Study) -> Facts:
         return [("training", "not known: the checkpoint is not in a run folder")]
     last, result = study.starts[-1], study.result
     versions = ", ".join(f"{name} {value}" for name, value in last["versions"].items() if value and name != "opencrate")
-    if result is None:
-        done = [("training", "the run has not finished")]
+    if result is None or study.run is None:
+        which = study.run.network_epoch() if study.run and study.is_final else ""
+        done = [("training", which or "the run has not finished")]
     else:
         steps = f"{result['steps']:,} in {result['epochs']} epochs, {result['training_seconds']:,.0f} s"
         done = [("recipe", str(result["recipe"])), ("steps" if study.is_final else "steps of the whole run", steps)]
@@ -126,6 +128,10 @@ def _training(study: Study) -> Facts:
             best = result["best"]
             highest = f"; {best['top1']:.2f} % after epoch {best['epoch']}, the best" if "epoch" in best else ""
             done.append(("accuracy", f"{result['top1']:.2f} % of all validation pictures at the end{highest}"))
+        if study.is_final:
+            done.append(("epoch", study.run.network_epoch() or f"{result['epochs']}, the last and the best"))
+        elif study.is_best:
+            done.append(("epoch", f"{result['best'].get('epoch', math.nan):.0f}, the best of {result['epochs']}"))
     return [
         *done,
         ("hardware", ", ".join(last["hardware"]["gpus"]) or f"{last['hardware']['cpus']} CPU cores"),

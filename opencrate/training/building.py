@@ -16,6 +16,7 @@ from ..checkpoints import network_folder, save_pretrained
 from ..classes import are_numbers, class_names, places
 from ..errors import one_line, shown, suggestion
 from ..imports import import_modules
+from ..models.registry import network_suggestion
 from ..recipes import Recipe
 from ..run_recipe import load_network, patches_warning
 from ..tasks import Classification, Task
@@ -57,7 +58,7 @@ def _created(name: str, **arguments: Any) -> nn.Module:
         model: nn.Module = timm.create_model(name, **arguments)
     except (RuntimeError, TypeError, AssertionError) as error:
         if name not in timm.list_models():
-            raise ValueError(f"unknown network {shown(name)}{suggestion(name, timm.list_models())}") from error
+            raise ValueError(f"unknown network {shown(name)}{network_suggestion(name)}") from error
         raise ValueError(f"{name} cannot be built as the recipe says: {one_line(str(error))}") from error
     model.built_with = arguments  # type: ignore[assignment]  # what timm needs, with the name, to build it again
     return model

@@ -18,7 +18,7 @@ class Options(Settings):
     resume: bool = False  # continue the run in the folder; it is an error if there is none.
     root: str | None = None  # where the pictures are on this machine, instead of the recipe's data.root.
     device: str = "auto"  # auto, cpu, cuda or cuda:N.
-    processes: AtLeastOne[int] = 1  # start this many processes with torchrun, which restarts them if one dies.
+    processes: AtLeastOne[int] = 1  # start this many processes on this machine, and all of them again if one dies.
     # ddp (every process holds the network) or fsdp (the layers are sharded over the processes).
     parallel: Literal["ddp", "fsdp"] = "ddp"
     # the most pictures that pass through the network at once on a process; the global batch stays.

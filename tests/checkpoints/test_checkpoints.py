@@ -504,8 +504,10 @@ def test_other_refusals(tmp_path):
     with pytest.raises(ValueError, match="does not exist"):
         load("")
     (tmp_path / "occupied").write_text("mine")
-    with pytest.raises(ValueError, match="is a file: a checkpoint is written into a folder"):
+    with pytest.raises(ValueError, match="occupied exists: give another name, or --force to overwrite it"):
         convert(tmp_path / "ours", tmp_path / "occupied")
+    with pytest.raises(ValueError, match="is a file: a checkpoint is written into a folder"):
+        convert(tmp_path / "ours", tmp_path / "occupied", force=True)
     assert (tmp_path / "occupied").read_text() == "mine"
     assert not (tmp_path / "out.pth").exists()
 

@@ -494,6 +494,15 @@ def test_a_port_in_use_is_passed_over(subject, settings):
             assert ask(address, "/api/about").status == 200
 
 
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_this_machine(subject, settings, host):
+    with (
+        pytest.raises(ValueError, match=f"^cannot listen on {re.escape(host)}, port 7000: "),
+        serving(subject, replace(settings, host=host, port=7000)),
+    ):
+        pass
+
+
 def test_no_port_is_free(monkeypatch, subject, settings):
     def bind(*_):
         raise OSError("in use")

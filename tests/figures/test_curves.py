@@ -11,6 +11,7 @@ from PIL import Image
 from scipy.linalg import subspace_angles
 
 from opencrate.figures import (
+    accuracy_curve,
     attention_grid,
     heat_maps,
     layer_curves,
@@ -103,6 +104,18 @@ def test_what_has_no_value_is_named():
     assert "The non-zero fraction of test has no finite band at layer 2." in note(figure)
     assert "The coding rate of ViT has no finite value at any layer." in note(figure)
     assert "finite" not in note(layer_curves({"train": table([1, 2])}))
+    to_png(figure, 50)
+
+
+def test_the_best_epoch_is_marked_in_the_accuracy():
+    figure = accuracy_curve({2: 60.0, 1: 50.0, 3: 55.0}, {"best": 2, "shown": 3, "lost": 9})
+    curve, *points = figure.axes[0].lines
+    assert (curve.get_xdata().tolist(), curve.get_ydata().tolist()) == ([1, 2, 3], [50, 60, 55])
+    assert [(*point.get_xdata(), *point.get_ydata()) for point in points] == [(2, 60), (3, 55)]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "best, epoch 2: 60.0 %",
+        "shown, epoch 3: 55.0 %",
+    ]
     to_png(figure, 50)
 
 

@@ -1,12 +1,15 @@
 """The analysis of a run: its own pictures, its training, its epochs."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from opencrate.measures import layerwise
 from opencrate.report import Analysis, analyze
+from opencrate.run_recipe import load_network
 from opencrate.study import open_study
 from opencrate.training import train
 
@@ -38,6 +41,39 @@ def test_the_report_of_a_run(run):
     last = layerwise(study.model, study.batches(), "unit")
     if kept:
         assert epochs["epoch 3"]["rows"][1]["Rc"] == pytest.approx(last.rows[1]["Rc"], rel=1e-5)
+
+
+def test_the_best_epoch_is_named_where_it_is_not_the_last(run, tmp_path, caplog):
+    """By the report, and by everything that opens a network of the run."""
+    folder = shutil.copytree(run[0], tmp_path / "small")
+    result = json.loads((folder / "result.json").read_text())
+    wanted = Analysis(samples=2, device="cpu", only=("epochs",))
+
+    def opened(source, best):
+        result["best"] = {"epoch": best, "top1": 99.25}
+        (folder / "result.json").write_text(json.dumps(result))
+        caplog.clear()
+        page = analyze(str(source), replace(wanted, out=tmp_path / "out")).read_text()
+        return page, [message for message in caplog.messages if "epoch" in message]
+
+    sentence = "this is the network of the last epoch, 3; that of the best epoch, 2 (99.25 % top-1, this one "
+    page, said = opened(folder, 2)
+    assert sentence in page
+    assert len(said) == 1
+    assert said[0].startswith(f"{folder}: {sentence}")
+    assert said[0].endswith(f"is {folder / 'best'}")
+    assert "Top-1 accuracy after every epoch" in page
+    assert (tmp_path / "out/figures/accuracy.png").is_file()
+    page, said = opened(folder, 3)
+    assert ("<dd>3, the last and the best</dd>" in page, said) == (True, [])
+    page, said = opened(folder / "best", 2)
+    assert ("<dd>2, the best of 3</dd>" in page, said) == (True, [])
+    shutil.rmtree(folder / "model")
+    (folder / "result.json").unlink()
+    load_network(folder)
+    unfinished = f"the run has not finished, so this is its best network so far, {folder / 'best'}"
+    assert caplog.messages[-1] == f"{folder}: {unfinished}"
+    assert unfinished in analyze(str(folder), replace(wanted, out=tmp_path / "out")).read_text()
 
 
 def test_what_is_told_of_a_checkpoint_within_a_run(run):

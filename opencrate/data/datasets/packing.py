@@ -145,7 +145,8 @@ def pack(
 
 def _fresh(pictures: Pictures, side: int, in_chans: int, shard: int) -> Index:
     if side < 1 or shard < 1:
-        raise ValueError(f"side and shard must be at least 1, got {side} and {shard}")
+        name, value = ("side", side) if side < 1 else ("shard", shard)
+        raise ValueError(f"{name} must be at least 1, got {value}")
     if not len(pictures):
         raise ValueError("there are no pictures to pack")
     names = hashlib.sha256()

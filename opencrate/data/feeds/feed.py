@@ -7,7 +7,7 @@ pictures, and so that a run can start anywhere in an epoch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -121,6 +121,26 @@ class Renumbered(Feed):
             for images, targets in batches:
                 numbers = self.numbers.to(targets.device)[targets]  # of −1, the last one's
                 yield images, numbers.where(targets >= 0, targets)
+
+
+class Watched(Feed):
+    """Another feed, which says how many samples it has given since it last did: `report(count)`."""
+
+    def __init__(self, feed: Feed, report: Callable[[int], None]) -> None:
+        self.feed, self.report = feed, report
+        self.classes, self.targets = feed.classes, feed.targets
+
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
+        return self._watched(self.feed.train(epoch, start, split))
+
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        return self._watched(self.feed.read(numbers, batch))
+
+    def _watched(self, batches: Batches) -> Batches:
+        with closing(batches):
+            for images, targets in batches:
+                yield images, targets
+                self.report(len(targets))
 
 
 def spread(targets: Tensor, count: int) -> Tensor:
