@@ -12,7 +12,7 @@ from .timm_hook import register_with_timm
 
 if TYPE_CHECKING:
     from . import objective, operators
-    from .checkpoints import load, push_to_hub, save_pretrained
+    from .checkpoints import Card, load, push_to_hub, save_pretrained
     from .measures import layerwise
     from .models import CRATE
     from .stack import Step, trajectory
@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CRATE",
+    "Card",
     "Step",
     "__version__",
     "layerwise",
@@ -36,6 +37,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "CRATE": "models",
+        "Card": "checkpoints",
         "Step": "stack",
         "layerwise": "measures",
         "load": "checkpoints",
