@@ -71,6 +71,7 @@ floors: $(FLOORS)/.ready  ## a smoke test with the oldest version of every depen
 	$(FLOORS)/bin/python -P tests/smoke.py
 	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -q -m 'not unhooked and not gpu and not slow' $(SHAPES) \
 		tests/objective tests/recipes tests/test_imports.py
+	OMP_NUM_THREADS=1 $(FLOORS)/bin/python -m pytest -q tests/checkpoints/test_hub.py
 
 $(FLOORS)/.ready: $(READY)
 	$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(FLOORS)

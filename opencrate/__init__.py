@@ -12,7 +12,7 @@ from .timm_hook import register_with_timm
 
 if TYPE_CHECKING:
     from . import objective, operators
-    from .checkpoints import load, push_to_hub, save_pretrained
+    from .checkpoints import Card, load, push_to_hub, save_pretrained
     from .measures import layerwise
     from .models import CRATE
     from .prediction import predict
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CRATE",
+    "Card",
     "Step",
     "__version__",
     "layerwise",
@@ -38,6 +39,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "CRATE": "models",
+        "Card": "checkpoints",
         "Step": "stack",
         "layerwise": "measures",
         "load": "checkpoints",

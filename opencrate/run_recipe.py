@@ -1,17 +1,20 @@
-"""What the tools take from a checkpoint and the recipe of its run: the network, and its pictures."""
+"""What the tools take from a checkpoint and the recipe of its run: the network, its pictures, its model card."""
 
 import logging
 import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .data.settings import Dataset
 from .errors import one_line
 from .imports import import_modules
 from .recipes import FINETUNING, RECIPES, Recipe, find_recipe, read_recipe
 from .run_folder import RunFolder, damaged, run_of
+
+if TYPE_CHECKING:
+    from .checkpoints import Card
 
 log = logging.getLogger("opencrate")
 
@@ -44,6 +47,23 @@ def load_network(checkpoint: str | Path) -> Any:
     if run is not None and is_main and Path(checkpoint).expanduser() == run.path and (epoch := run.network_epoch()):
         log.warning("%s: %s", run.path, epoch)
     return model
+
+
+def card_of(checkpoint: str | Path, **stated: Any) -> "Card":
+    """What the run of a checkpoint says for its model card: dataset, recipe, accuracy; `stated` are further fields."""
+    from .checkpoints import Card
+
+    path, run = Path(checkpoint).expanduser(), run_of(checkpoint)
+    if run is None:
+        raise ValueError(f"no run folder found for {checkpoint}, so nothing is known for its card; give a Card instead")
+    recipe, result = recipe_of(run), run.finished()
+    known: dict[str, Any] = {"recipe": f"{recipe.name} of opencrate"}
+    if recipe.data.name == "digits" or "/" in recipe.data.name:  # other sets have no name, only a place
+        known["dataset"] = recipe.data.name
+    if result is not None:
+        measured = {run.path: result, run.model: result, run.best: result["best"]}.get(path, {})
+        known["top1"] = measured.get("top1")
+    return Card(**{**known, **stated})
 
 
 def patches_warning(model: Any, size: int, trained: bool = True) -> str:

@@ -1,6 +1,8 @@
 import builtins
 import os
+import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -44,3 +46,28 @@ def without_matplotlib(monkeypatch):
         return importing(name, *arguments, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A folder in place of every repository of the Hub."""
+    folder = tmp_path / "hub"
+
+    class Hub:
+        def __init__(self, **_):
+            pass
+
+        def create_repo(self, repo_id, **_):
+            return SimpleNamespace(repo_id=repo_id)
+
+        def file_exists(self, repo_id, filename, revision=None):
+            return (folder / filename).exists()
+
+        def hf_hub_download(self, repo_id, filename, revision=None):
+            return str(folder / filename)
+
+        def upload_folder(self, folder_path, **_):
+            shutil.copytree(folder_path, folder, dirs_exist_ok=True)
+
+    monkeypatch.setattr("opencrate.checkpoints.save.HfApi", Hub)
+    return folder

@@ -314,13 +314,9 @@ class TestImports:
         opencrate.imports.import_modules(["mine"])
         assert torch.equal(opencrate.load("someone/crate")(IMAGES), opencrate.load(run)(IMAGES))
 
-    def test_what_is_pushed_to_the_hub_names_its_module_too(self, fresh, run, monkeypatch):
-        sent = {}
-        monkeypatch.setattr(
-            "opencrate.checkpoints.save.push_to_hf_hub", lambda model, repo_id, **arguments: sent.update(arguments)
-        )
-        push_to_hub(opencrate.load(run), "someone/crate", model_config={"note": "mine"})
-        assert sent["model_config"] == {"note": "mine", "imports": ["mine"]}
+    def test_what_is_pushed_to_the_hub_names_its_module_too(self, fresh, run, hub):
+        push_to_hub(opencrate.load(run), "someone/crate")
+        assert json.loads((hub / "config.json").read_text())["imports"] == ["mine"]
 
     def test_an_operator_of_a_script_has_no_module_to_name(self, fresh, run, tmp_path, monkeypatch):
         model = opencrate.load(run)

@@ -17,10 +17,14 @@ from ..files import read_json
 CHECKSUM = "sha256"  # its name in the file's metadata, which other readers ignore
 
 
-def seal(file: Path) -> None:
-    """Write the checksum of its weights into a file of weights."""
+def seal(file: Path, **metadata: str) -> None:
+    """Write the checksum of its weights into a file of weights.
+
+    safetensors writes the entries of its metadata in random order: with the checksum alone the bytes are the same
+    every time.
+    """
     weights, scratch = load_file(file), file.with_suffix(".sealed")  # what is loaded may be a map of the file
-    save_file(weights, scratch, metadata={CHECKSUM: checksum(weights)})
+    save_file(weights, scratch, metadata={CHECKSUM: checksum(weights), **metadata})
     scratch.replace(file)
 
 

@@ -66,25 +66,9 @@ class Checkpoint:
 
     def describe(self) -> dict[str, str]:
         """What it is, line by line; `(assumed)` marks what this layout does not tell."""
-        network = CRATE(**self.config, device=torch.device("meta"))
-        config = network.config()
-        size = next((name for name, size in SIZES.items() if size.items() <= config.items()), "custom")
-
-        def marked(key: str, text: object) -> str:
-            return f"{text} (assumed)" if key in self.assumed else str(text)
-
-        return {
-            "size": f"{size}: {config['depth']} layers, dimension {config['embed_dim']}",
-            "heads": marked("num_heads", f"{config['num_heads']} of dimension {config['head_dim']}"),
-            "image": marked("img_size", " x ".join(map(str, [*config["img_size"], config["in_chans"]]))),
-            "patch": marked("img_size", " x ".join(map(str, config["patch_size"]))),
-            "classes": str(config["num_classes"]),
-            "pooling": marked("global_pool", config["global_pool"] or "none"),
-            "compression": marked("compress", _operator(config["compress"], config["compress_args"])),
-            "sparsification": marked("sparsify", _operator(config["sparsify"], config["sparsify_args"])),
-            "parameters": f"{sum(weight.numel() for weight in network.parameters()):,}",
-            "from": self.origin,
-        }
+        rows = describe_network(CRATE(**self.config, device=torch.device("meta")))
+        marked = {row: f"{rows[row]} (assumed)" for row, key in _TOLD_BY.items() if key in self.assumed}
+        return {**rows, **marked, "from": self.origin}
 
     def build(self) -> CRATE:
         """The network with these weights, in evaluation mode."""
@@ -92,6 +76,33 @@ class Checkpoint:
         model = timm.create_model(self.architecture, pretrained_cfg=self.pretrained_cfg, device="meta", **self.config)
         model.load_state_dict(self.state, assign=True)
         return cast(CRATE, model.eval())
+
+
+_TOLD_BY = {  # the configuration's entry behind a row of `describe`
+    "heads": "num_heads",
+    "image": "img_size",
+    "patch": "img_size",
+    "pooling": "global_pool",
+    "compression": "compress",
+    "sparsification": "sparsify",
+}
+
+
+def describe_network(network: CRATE) -> dict[str, str]:
+    """Its sizes and operators, line by line."""
+    config = network.config()
+    size = next((name for name, size in SIZES.items() if size.items() <= config.items()), "custom")
+    return {
+        "size": f"{size}: {config['depth']} layers, dimension {config['embed_dim']}",
+        "heads": f"{config['num_heads']} of dimension {config['head_dim']}",
+        "image": " x ".join(map(str, [*config["img_size"], config["in_chans"]])),
+        "patch": " x ".join(map(str, config["patch_size"])),
+        "classes": str(config["num_classes"]),
+        "pooling": config["global_pool"] or "none",
+        "compression": _operator(config["compress"], config["compress_args"]),
+        "sparsification": _operator(config["sparsify"], config["sparsify_args"]),
+        "parameters": f"{sum(weight.numel() for weight in network.parameters()):,}",
+    }
 
 
 def load(path: str | Path, num_heads: int | None = None) -> CRATE:

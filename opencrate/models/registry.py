@@ -47,7 +47,6 @@ def _default_cfg(img_size: int) -> dict[str, Any]:
         "std": IMAGENET_DEFAULT_STD,
         "first_conv": (),  # ours is linear: timm would drop its weights for other channels, our filter adapts them
         "classifier": "head",
-        "license": "mit",
     }
 
 

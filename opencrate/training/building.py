@@ -24,7 +24,7 @@ from .launch import is_main
 
 log = logging.getLogger("opencrate")
 
-_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load")
+_TIMMS_WEIGHTS = ("url", "hf_hub_id", "tag", "custom_load", "license")
 
 
 def build_model(recipe: Recipe, classes: tuple[str, ...] = (), attention: str = "auto") -> nn.Module:
@@ -178,7 +178,7 @@ def save_network(model: Any, directory: Path) -> Path:
             " --optim.clip 1 skips steps whose gradient is not finite"
         )
     if hasattr(model, "config"):
-        return save_pretrained(model, directory)
+        return save_pretrained(model, directory, card=None)
     with network_folder(directory) as folder:
         save_for_hf(model, str(folder), model_args=getattr(model, "built_with", None), safe_serialization=True)
     return directory

@@ -15,7 +15,7 @@ from timm.models import save_for_hf
 import opencrate
 from benchmarks.pseudocode import PaperCRATE
 from opencrate import CRATE, load, save_pretrained
-from opencrate.checkpoints import convert, push_to_hub, read, save_authors
+from opencrate.checkpoints import convert, read, save_authors
 
 from ..networks import SMALL, small, transcribed
 
@@ -165,7 +165,7 @@ def test_our_checkpoints_round_trip(tmp_path, arguments):
     save_pretrained(model, tmp_path / "checkpoint")
     assert list(tmp_path.iterdir()) == [tmp_path / "checkpoint"]
     modes = {file.name: file.stat().st_mode for file in (tmp_path / "checkpoint").iterdir()}
-    assert modes.keys() == {"config.json", "model.safetensors"}
+    assert modes.keys() == {"README.md", "config.json", "model.safetensors"}
     assert len(set(modes.values())) == 1
     again = load(tmp_path / "checkpoint")
     assert again.config() == model.config()
@@ -314,7 +314,7 @@ def test_shared_and_strided_weights_convert(tmp_path):
 def test_hub_repository(tmp_path, monkeypatch):
     """A repository in the Hub's local cache, with the network off."""
     snapshot = tmp_path / "models--someone--crate" / "snapshots" / "0123abc"
-    save_pretrained(small(), snapshot)
+    save_pretrained(small(), snapshot, transformers=True)
     refs = tmp_path / "models--someone--crate" / "refs"
     refs.mkdir()
     (refs / "main").write_text("0123abc")
@@ -323,30 +323,9 @@ def test_hub_repository(tmp_path, monkeypatch):
     found = read("someone/crate")
     assert found.origin == "Hub repository someone/crate"
     assert torch.equal(load("hf-hub:someone/crate")(IMAGES), small()(IMAGES))
+    assert torch.equal(timm.create_model("hf_hub:someone/crate", pretrained=True).eval()(IMAGES), small()(IMAGES))
     with pytest.raises(ValueError, match="someone/else is neither a file nor a folder here, nor a Hub repository"):
         load("someone/else")
-
-
-def test_push_to_hub_sends_what_load_reads(tmp_path, monkeypatch):
-    """timm's upload, with the Hub's client replaced by a folder."""
-
-    class Hub:
-        def __init__(self, **_):
-            pass
-
-        def create_repo(self, repo_id, **_):
-            return type("Url", (), {"repo_id": repo_id})
-
-        def file_exists(self, **_):
-            return False
-
-        def upload_folder(self, folder_path, **_):
-            shutil.copytree(folder_path, tmp_path / "uploaded")
-
-    monkeypatch.setattr("timm.models._hub.HfApi", Hub)
-    push_to_hub(small(), "someone/crate")
-    assert (tmp_path / "uploaded" / "model.safetensors").is_file()
-    assert torch.equal(load(tmp_path / "uploaded")(IMAGES), small()(IMAGES))
 
 
 class Malicious:

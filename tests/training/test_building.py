@@ -99,7 +99,7 @@ def test_a_folder_that_timm_wrote(tmp_path):
 def test_a_new_baseline_does_not_claim_timms_weights():
     record = build_model(baseline()).pretrained_cfg
     assert record["architecture"] == "vit_tiny_patch16_224"
-    assert not record.keys() & {"url", "hf_hub_id", "tag", "custom_load"}
+    assert not record.keys() & {"url", "hf_hub_id", "tag", "custom_load", "license"}
 
 
 @pytest.mark.parametrize(
