@@ -34,7 +34,7 @@ myst_substitutions = {
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_timeout = 900  # seconds for a cell: the machine may be busy
 nb_merge_streams = True
 nb_output_stderr = "remove-warn"  # a warning in a notebook is a warning of the build
 nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
@@ -53,6 +53,7 @@ nitpick_ignore_regex = [
 ]
 
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_math_renderer = "mathml"
 html_title = "opencrate"
 html_static_path = ["_static"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import opencrate
+
 from .browsers import chromium, needs_chromium, watched
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -41,6 +43,13 @@ def test_tutorials_are_notebooks():
     tutorials = {page for page in PAGES if page.startswith("tutorials/")} - {"tutorials/index.md"}
     assert len(tutorials) >= 5
     assert tutorials <= set(NOTEBOOKS)
+
+
+def test_the_reference_has_every_public_name():
+    reference = "".join(read(page) for page in PAGES if page.startswith("reference/"))
+    for module in (opencrate, opencrate.objective, opencrate.operators):
+        for name in set(module.__all__) - {"__version__"}:
+            assert re.search(rf"\b{re.escape(module.__name__)}\.{name}\b", reference), f"{module.__name__}.{name}"
 
 
 @pytest.mark.parametrize("page", NOTEBOOKS)

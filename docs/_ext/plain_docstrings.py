@@ -15,7 +15,14 @@ def paragraph_as_rst(text: str) -> str:
     if all(line.startswith("    ") for line in text.split("\n")):  # formulas, tables, commands
         return f"::\n\n{text}"
     if text.startswith("Args:\n"):
-        return re.sub(r"^    (?! )(.*?): ", r"* ``\1``: ", text.removeprefix("Args:\n"), flags=re.MULTILINE)
+        text = re.sub(r"\n {8,}", " ", text.removeprefix("Args:\n"))
+        return "\n".join(
+            f"* ``{name}``: {escaped(what)}" for name, what in re.findall(r"^    (.*?): (.*)$", text, re.M)
+        )
+    return escaped(text)
+
+
+def escaped(text: str) -> str:
     words = re.split(r"`([^`]*)`", text)
     words[::2] = [re.sub(r"([\\*_|`])", r"\\\1", part) for part in words[::2]]
     words[1::2] = [f"``{part}``" for part in words[1::2]]

@@ -20,7 +20,7 @@ class Scripts(SphinxPostTransform):
 
     def run(self, **arguments: object) -> None:
         for text in list(self.document.findall(nodes.Text)):
-            if SCRIPT.search(text) and not any(isinstance(above, CODE) for above in ancestors(text)):
+            if SCRIPT.search(text.astext()) and not any(isinstance(above, CODE) for above in ancestors(text)):
                 text.parent.replace(text, list(parts(text.astext())))
 
 
