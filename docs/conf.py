@@ -41,6 +41,7 @@ nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # scripts from elsewhere, for widgets, of which there are none
 
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # those of torch say nothing of ours
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88

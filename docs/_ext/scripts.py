@@ -9,7 +9,7 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 SCRIPT = re.compile(
-    r"(?<=[\wΣ])\^(?:\{(?P<raised>[^}]*)\}|(?P<up>[\w*]))"
+    r"(?<=[\w\])Σ])\^(?:\{(?P<raised>[^}]*)\}|(?P<up>[\w*]))"
     r"|(?<=\b[A-ZΛΣπz])_(?:\{(?P<lowered>[^}]*)\}|(?P<down>\[K\]|[a-zA-Z0-9](?![a-zA-Z_])))"
 )
 CODE = (nodes.literal, nodes.FixedTextElement, nodes.math, nodes.raw, addnodes.desc_signature)
