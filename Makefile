@@ -8,7 +8,7 @@ FLOORS := .cache/floors
 SHAPES := --jaxtyping-packages=opencrate.objective,opencrate.operators,opencrate.inspection,beartype.beartype
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu fuzz mutants lint format timm-suite floors clean
+.PHONY: help setup demo denoise bench reproduce test test-slow test-gpu fuzz mutants lint format timm-suite floors docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -77,6 +77,10 @@ $(FLOORS)/.ready: $(READY)
 	$(BIN)/python -m uv venv --quiet --clear --python $(BIN)/python $(FLOORS)
 	$(BIN)/python -m uv pip install --quiet --resolution lowest-direct --python $(FLOORS)/bin/python --editable '.[all]'
 	touch $@
+
+# Notebooks are run each time: what they show is that of the code beside them.
+docs: $(READY)  ## build the site, with its notebooks, in some minutes: out/site/index.html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -b html -W --keep-going -E docs out/site
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache out

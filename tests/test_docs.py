@@ -18,7 +18,8 @@ from opencrate.recipes import FINETUNING, RECIPES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "opencrate"
-PAGES = [str(file.relative_to(ROOT)) for folder in (ROOT, ROOT / "docs") for file in sorted(folder.glob("*.md"))]
+FILES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = [str(file.relative_to(ROOT)) for file in FILES if file.name != "notes.md"]  # a part of RESULTS.md
 
 
 def read(page: str) -> str:
@@ -107,7 +108,7 @@ def test_the_models_have_the_sizes_in_the_readme():
 
 def commands_in(page: str) -> list[tuple[str, str]]:
     """Every `opencrate COMMAND ARGUMENT` in code, with an empty argument where there is none."""
-    pieces = re.findall(r"```\w*\n(.*?)```|`([^`\n]+)`", read(page), re.DOTALL)
+    pieces = re.findall(r"```[^`\n]*\n(.*?)```|`([^`\n]+)`", read(page), re.DOTALL)
     code = "\n".join(block or inline for block, inline in pieces)
     return re.findall(r"^opencrate ([a-z]+) ?([\w./]*)", code, re.MULTILINE)
 

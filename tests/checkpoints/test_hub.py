@@ -130,10 +130,10 @@ class TestPush:
             push_to_hub(small(num_classes=0), "someone/crate", transformers=True)
 
     def test_the_lines_in_the_document(self, run, hub, tmp_path, monkeypatch):
-        text = (Path(opencrate.__file__).parents[1] / "docs" / "TRAINING.md").read_text(encoding="utf-8")
+        text = (Path(opencrate.__file__).parents[1] / "docs/howto/publish.md").read_text(encoding="utf-8")
         (snippet,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         monkeypatch.chdir(tmp_path)
-        exec(compile(snippet, "TRAINING.md", "exec"), {"__name__": "snippet"})
+        exec(compile(snippet, "publish.md", "exec"), {"__name__": "snippet"})
         assert (hub / "modeling_crate.py").read_bytes() == (tmp_path / "crate-digits" / CODE.name).read_bytes()
         assert "97.25 % top-1" in card_in(hub).text
 
