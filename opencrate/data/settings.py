@@ -21,10 +21,6 @@ class Dataset(Settings, section="data"):
     # the training split: a folder, a split's name or, for wds, a pattern such as train-{0000..0146}.tar.
     train: str = "train"
     validation: str = "validation"  # the split that is evaluated after every epoch.
-    # share of each class's pictures in the folder `train` that is held out and evaluated instead of the validation
-    # split, for a folder that has none; 0 for none.
-    holdout: ProperFraction[float] = 0.0
-    holdout_seed: int = 0  # decides which pictures these are, together with their names.
     num_classes: AtLeastOne[int] = 1000  # number of classes.
     size: AtLeastOne[int] = 224  # height and width of the network's input, in pixels.
     # 3 for colour, 1 for grey.
@@ -35,6 +31,10 @@ class Dataset(Settings, section="data"):
     crop_pct: Annotated[float, Bound(lambda part: 0 < part <= 1, "must be in (0, 1]")] = 0.875
     # the fraction of pictures that may fail to decode before the run stops.
     max_decode_failures: Fraction[float] = 0.01
+    # share of each class's pictures in the folder `train` that is held out and evaluated instead of the validation
+    # split, for a folder that has none; 0 for none.
+    holdout: ProperFraction[float] = 0.0
+    holdout_seed: int = 0  # decides which pictures these are, together with their names.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,6 +7,7 @@ from torchvision.transforms import InterpolationMode, RandomErasing, RandomResiz
 from torchvision.transforms.v2 import functional as F
 
 from opencrate.data.augment.crops import (
+    _boxes,
     centre_weights,
     crop_and_resize,
     crop_boxes,
@@ -124,6 +125,12 @@ def test_erased_boxes_are_distributed_as_torchvisions(rng, height, width, empty)
     assert (ours == 0).all() == empty
     assert (ours[:, 0] + ours[:, 2] <= height).all()
     assert (ours[:, 1] + ours[:, 3] <= width).all()
+
+
+@pytest.mark.parametrize("largest", [(6, 9), (7, 9), (6, 10)])
+def test_a_box_may_be_as_large_as_allowed(largest):
+    boxes = _boxes(5, 6, 9, largest, (1.0, 1.0), (1.5, 1.5), torch.Generator().manual_seed(0))
+    assert boxes.tolist() == [[0, 0, 6, 9]] * 5
 
 
 def test_boxes_follow_from_the_generator():

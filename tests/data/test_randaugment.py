@@ -108,6 +108,16 @@ class TestVary:
         augment_images(parts, T.RandAugment(2, 14, interpolation=BICUBIC), generator())
         assert torch.equal(whole, parts)
 
+    def test_one_picture_alone(self):
+        (before,) = stacked(photos(1))
+        values = [(name, magnitude(name, 14, (20, 20))) for name in (*SIGNED, *UNSIGNED)]
+        values += [(name, -value) for name, value in values if name in SIGNED]
+        known = {operate(before[None], *value, BICUBIC).numpy().tobytes() for value in values}
+        for seed in range(5):
+            image = before[None].clone()
+            augment_images(image, T.RandAugment(1, 14, interpolation=BICUBIC), generator(seed))
+            assert image.numpy().tobytes() in known
+
     def test_knows_every_operation_of_torchvision(self):
         assert T.RandAugment()._augmentation_space(31, (20, 20)).keys() == {*SIGNED, *UNSIGNED}
 

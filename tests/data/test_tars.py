@@ -314,6 +314,9 @@ def extended(text: bytes, kind: bytes = b"x") -> bytes:
         extended(record(b"GNU.sparse.major", b"1")) + header(),
         header(kind=b"S"),
         b"".join(extended(record(b"k%d" % i, b"v")) for i in range(3000)),
+        header(kind=b"S") + bytes(1024),
+        extended(record(b"GNU.sparse.major", b"1")) + header() + bytes(1024),
+        extended(record(b"path", b"a/" * 5000 + b"b.png")) + header() + bytes(1024),
     ],
     ids=len,
 )

@@ -23,7 +23,7 @@ from opencrate.data import Dataset, open_feed
 from opencrate.data.datasets.packing import pack
 from opencrate.data.datasets.pictures import Arrays
 from opencrate.data.opening import pack_splits
-from opencrate.sources import _pictures_in
+from opencrate.sources import _unlabelled
 
 from . import mutations
 from .crafting import (
@@ -497,7 +497,7 @@ def _read_folder(path: Path) -> str:
     """As a set of classes, and as a folder of any pictures."""
     text = _read_set(Dataset("folder", str(path), **SIZES))
     open_feed(Dataset("folder", str(path), **SIZES), None, training=True)
-    loose = _pictures_in(path, 3)
+    loose = _unlabelled(path, 3)
     for i in range(min(len(loose), 20)):
         try:
             loose.picture(i)

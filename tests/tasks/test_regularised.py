@@ -77,6 +77,16 @@ def test_the_objective_and_its_gradient_are_numpys(n):
         assert (tensor.grad * way).sum().item() == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_tokens_that_are_not_finite_have_an_objective_of_the_same_type(dtype):
+    Z, U = random(3, 5, 8).to(dtype), random(2, 8, 4, seed=1).to(dtype)
+    finite = objective_per_token(Z, U, 0.5, 0.3)
+    Z[1, 2, 3] = torch.inf
+    value = objective_per_token(Z, U, 0.5, 0.3)
+    assert value.isnan().all()
+    assert (value.dtype, value.shape) == (finite.dtype, finite.shape)
+
+
 def test_orthogonality():
     frames = random(3, 6, 4)
     expected = [gap_by_numpy(frame) for frame in frames.numpy()]

@@ -62,6 +62,8 @@ def test_what_came_after_the_checkpoint_is_cut(tmp_path):
     Journal(RunFolder(tmp_path), step=7, console=terminal()).close()
     assert steps(file) == list(range(8))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    Journal(RunFolder(tmp_path), step=1, console=terminal()).close()
+    assert steps(file) == [0, 1]
     Journal(RunFolder(tmp_path), console=terminal()).close()  # from the beginning
     assert steps(file) == []
 
@@ -262,7 +264,8 @@ def test_whole_epochs_are_timed(tmp_path, monkeypatch):
     recipe = small_recipe()
     with interrupted_at(13, monkeypatch):  # in the second epoch of nine steps
         train(recipe, small_options(tmp_path))
-    train(recipe, small_options(tmp_path))
+    result = train(recipe, small_options(tmp_path))
+    assert result["start_up_seconds"] > 0  # the first step's, which the others' do not hold
     timed = metrics(tmp_path, "epoch")
     assert [(line["epoch"], line["step"]) for line in timed] == [(1, 9), (3, 27)]
     measured = {line["epoch"]: line["seconds"] for line in metrics(tmp_path, "layers")}
@@ -321,6 +324,8 @@ def test_layers_at_which_r_c_has_halved(before, now, layers):
     tables = [LayerTable(DEFINITIONS["unit"], 4, rows(*values)) for values in (before, now)]
     assert halved_layers(*tables) == layers
     assert halved_layers(*tables, "spread") == []  # they have none, as those of 0.1
+    resumed = replace(tables[1], rows=tuple({**row, "spread": 0.1} for row in tables[1].rows))
+    assert halved_layers(tables[0], resumed, "spread") == []  # a run of 0.1 that goes on
 
 
 def rows(*rates):

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from opencrate.distributed import World
 from opencrate.recipes import Objective
@@ -23,6 +24,9 @@ def test_a_sharded_network_is_evaluated_on_uneven_shares(tmp_path):
         validations.append(metrics(tmp_path / parallel, "validation")[0])
     assert validations[0]["pictures"] == validations[1]["pictures"] == 359
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=1e-5)
+    held, sharded = (load_file(tmp_path / parallel / "model" / "model.safetensors") for parallel in ("ddp", "fsdp"))
+    assert held.keys() == sharded.keys()
+    assert all(torch.allclose(weight, sharded[name], atol=1e-5) for name, weight in held.items())
 
 
 @pytest.fixture(scope="module")

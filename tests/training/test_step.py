@@ -20,6 +20,24 @@ def is_recorded(network, monkeypatch, device="cuda", world=1, **options):
     return Stepper(network, optimizer, Classification(5), Split(2), place, **options).passes == "recorded"
 
 
+def test_the_scale_of_fp16_is_adapted():
+    """Halved by a gradient that is not finite, whose step is skipped, and raised again by others."""
+    network = small()
+    optimizer, before = torch.optim.SGD(network.parameters(), 1e-3), network.layers[0].U.detach().clone()
+    stepper = Stepper(
+        network, optimizer, Classification(5), Split(2), World(0, 1, torch.device("cpu")), precision="fp16"
+    )
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=1)
+    batch = torch.randn(2, 3, 16, 16), torch.tensor([1, 2])
+    stepper.step(iter([batch]), 0)
+    assert stepper.scaler.get_scale() == 2.0**39
+    assert torch.equal(network.layers[0].U, before)
+    stepper.scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
+    stepper.step(iter([batch]), 1)
+    assert stepper.scaler.get_scale() == 4.0
+    assert not torch.equal(network.layers[0].U, before)
+
+
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available:UserWarning")
 def test_steps_that_are_recorded(monkeypatch):
     assert is_recorded(small(), monkeypatch)
