@@ -80,7 +80,7 @@ def _study(path: Path) -> str:
     study = open_study(str(path), Studying(samples=8), torch.device("cpu"))
     tables = [str(table) for table in study.probed().values()]
     kept = [name for name, _ in study.kept()]
-    facts = [*page._training(study), *page._accuracy(study)]
+    facts = page._training(study)
     names = [study.class_name(0), str(study.match), str(study.averages), str(kept)]
     return "\n".join([*tables, *names, *(f"{name}: {value}" for name, value in facts)])
 
