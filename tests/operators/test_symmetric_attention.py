@@ -84,7 +84,7 @@ def test_outputs_and_gradients(n, p, dtype, causal):
     require_close(*tokens(n, p, dtype), p**-0.5, causal)
 
 
-@pytest.mark.parametrize(("n", "p"), [(33, 80), (130, 128), (64, 24), (192, 32), (255, 64)])
+@pytest.mark.parametrize(("n", "p"), [(33, 80), (130, 128), (64, 24), (192, 32), (255, 64), (40, 33)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.gpu
 @pytest.mark.interpreted

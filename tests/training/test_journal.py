@@ -188,6 +188,13 @@ def test_a_bar_in_a_terminal(tmp_path):
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
     assert re.search(r"epoch 2/9 ━+.* loss 1\.235  acc 45\.7%  12,346 img/s \d:\d\d:\d\d", shown)
     assert "a line above the bar" in shown
+    journal = Journal(RunFolder(tmp_path), console=(console := terminal(force_terminal=True)))
+    journal.begin_progress(total=100, done=10)
+    journal.advance(100, "9/9", {"loss": 1.0})
+    journal.progress.tasks[0].finished_time = 3661.0
+    journal.progress.refresh()
+    journal.close()
+    assert "1:01:01" in console.file.getvalue()  # how long it took, when nothing is left
     assert not journal.progress.live.is_started
 
 
@@ -232,7 +239,7 @@ def test_a_layer_table():
 
 
 @pytest.mark.parametrize("depth", [1, 6, 12, 13, 24])
-@pytest.mark.parametrize("rate", [1e-6, 0.0123456, 123.456, 123456.7, float("nan")])
+@pytest.mark.parametrize("rate", [1e-6, 0.0123456, 123.456, 123456.7, 12345678.0, float("nan")])
 def test_a_layer_table_is_not_wide(depth, rate):
     lines = _layer_table(table(depth, rate)).splitlines()
     assert max(map(len, lines)) <= 100
