@@ -1,5 +1,6 @@
 """Plans carried out by real processes, of which some fail or are killed."""
 
+import io
 import json
 import os
 import signal
@@ -9,12 +10,13 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from opencrate.recipes import Schedule
-from reproduction.execute import execute, places_for
+from reproduction.execute import _Execution, _Worker, execute, places_for
 from reproduction.place import Place
 from reproduction.plan import Plan, Run
 from reproduction.progress import Progress
@@ -193,6 +195,20 @@ def test_control_c_is_one_sentence(tmp_path):
     while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+
+
+def test_a_worker_that_has_ended_is_taken_for_no_other(tmp_path):
+    """Two in places alike whose runs are done, of which the process of the second ends first."""
+    execution = _Execution(plan(OTHER), Results(tmp_path / "results.json", "smoke"), [Place(tmp_path)], None)
+    workers = [object.__new__(_Worker) for _ in range(2)]
+    for worker, code in zip(workers, (None, 0), strict=True):
+        worker.runs, worker.place, worker.stdin = [], Place(tmp_path), io.BytesIO()
+        worker.process = SimpleNamespace(poll=lambda code=code: code, wait=lambda seconds: 0)
+    execution.workers = list(workers)
+    for worker in workers:
+        execution._collect(worker)
+    assert len(execution.workers) == 1
+    assert execution.workers[0] is workers[0]
 
 
 def test_a_process_that_cannot_start_is_an_exit_code(tmp_path, monkeypatch):
