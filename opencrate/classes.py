@@ -88,6 +88,7 @@ def imagenet() -> tuple[Names, Names]:
     return tuple(info.label_names()), tuple(map(info.index_to_description, range(1000)))
 
 
+@cache
 def in_words(names: Names) -> Names:
     """Names of classes, where all are WordNet's codes (n01443537) by what these stand for (goldfish, …)."""
     if not names or not all(re.fullmatch(r"n\d{8}", name) for name in names):

@@ -2,7 +2,7 @@
 
     prediction = opencrate.predict("photo.jpg")
     print(prediction)                          # 93.1 %  cat …
-    prediction.overlay().save("looked.png")    # bright where the network attended
+    prediction.overlay().save("looked.png")    # red where the network attended
 
 Where it looked is the attention of the token that is classified in the last layer, the mean over heads. It says which
 patches that layer read, not that these decided the class.
@@ -110,6 +110,10 @@ def predict_files(places: Sequence[str], settings: Predicting) -> Iterator[str]:
         raise ValueError(f"--overlay {overlay} must end in {', '.join(DRAWN_AS)}, or be a folder")
     if overlay is not None and not is_folder and len(files) > 1:
         raise ValueError(f"--overlay {overlay} is one file for {len(files)} pictures: give a folder's name")
+    if is_folder and len({file.stem for file in files}) < len(files):
+        raise ValueError(
+            f"several pictures have one name, so their drawings in {overlay} would be lost: name them apart"
+        )
     network: Any = open_network(settings.model or str(shipped.NETWORK))[0].to(device_named(settings.device))
     for file in files:
         try:
@@ -165,13 +169,10 @@ def _opened(image: Picture) -> Image.Image:
 @torch.inference_mode()
 def _looked(network: Any, images: Tensor) -> tuple[Tensor, np.ndarray | None]:
     """The logits of one picture, and the last layer's attention to its patches (h, w)."""
-    if is_stack(network):
-        recording = record(network, images)
-        logits: Any = recording.logits
-    else:
-        logits = network(images)
+    recording = record(network, images) if is_stack(network) else None
+    logits: Any = recording.logits if recording else network(images)
     try:
-        if is_stack(network):
+        if recording:
             maps = on_grid(network, rows_of_classified(network, recording.steps[-1].maps))
         else:
             maps = classified_attention(network, images)

@@ -174,6 +174,10 @@ def test_a_folder_and_a_file_that_is_none(capsys, tmp_path):
     [
         ((), "name a picture, or a folder of pictures: opencrate predict PICTURE …"),
         ((CAT, CAT, "--overlay", "x.png"), "--overlay x.png is one file for 2 pictures: give a folder's name"),
+        (
+            (CAT, CAT, "--overlay", "x"),
+            "several pictures have one name, so their drawings in x would be lost: name them apart",
+        ),
         ((CAT, "--overlay", "x.pdf"), "--overlay x.pdf must end in .png, .jpg, .jpeg, .webp, or be a folder"),
     ],
 )

@@ -15,5 +15,5 @@ from .audit import half_steps, head_map
 from .canvas import save, to_png
 from .curves import accuracy_curve, layer_curves
 from .grids import attention_grid, patch_rows, token_colours
-from .matrices import heat_maps, subspace_grams
-from .recognition import class_bars, confusion, worded_pictures
+from .matrices import confusion, heat_maps, subspace_grams
+from .recognition import class_bars, worded_pictures

@@ -24,6 +24,7 @@ COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column and of two
 SIZE, SMALL, TINY = 8.0, 7.0, 6.5  # points: text, titles of small panels, notes
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LONGEST = 28  # letters of a class's name
 INK, GREY, PALE = "#2b2d33", "#6b7280", "#d9dde3"
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -91,6 +92,11 @@ def naming(fact: str, names: Iterable[str]) -> list[str]:
     """A note that names what a fact is true of; none if it is true of nothing."""
     listed = ", ".join(names)
     return [f"{fact}: {listed}."] if listed else []
+
+
+def short(name: str) -> str:
+    """The name of a class, cut to fit beside a figure."""
+    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…")
 
 
 def plain(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Matrices as heat maps: token matrices, and the cosines between the directions of a layer's subspaces."""
+"""Matrices as heat maps: tokens, the cosines between the directions of a layer's subspaces, confusions of classes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..measures.geometry import coherence_between, dead_heads, normalised_gram
-from .canvas import COLUMN, GREY, INK, PAGE, SMALL, Axes, Figure, naming, plain, sheet, style
+from .canvas import COLUMN, GREY, INK, PAGE, SMALL, Axes, Figure, naming, plain, sheet, short, style
 
+NUMBERED = 12  # classes of which a confusion matrix has its numbers written into it
 MISSING = "#b8bcc4"  # the colour of what has no value
 
 
@@ -84,6 +85,28 @@ def subspace_grams(U: Mapping[str, Tensor], directions: int | None = 4, seed: in
         coherence = f"coherence {coherence_between(basis)[0]:.2f}" if k > 1 else "one subspace"
         axis.set_title(f"{plain(key)}\n{coherence}", linespacing=1.3)
     _colour_bar(figure, image, "|cosine| between two directions", "neither")
+    return figure
+
+
+@style()
+def confusion(names: Sequence[str], counts: np.ndarray) -> Figure:
+    """How many pictures of each class (rows) are taken for each class (columns), as shares of the row."""
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    size = min(PAGE, max(COLUMN, 0.28 * len(names) + 1.2))
+    figure = sheet(size, 0.85 * size, layout="compressed")
+    axis = figure.subplots()
+    image = _matrix(axis, 100 * shares, _pale_to_dark(), 0.0, 100.0)
+    words = [short(name) for name in names]
+    axis.set_xticks(range(len(words)), words, rotation=90, fontsize=SMALL)
+    axis.set_yticks(range(len(words)), words, fontsize=SMALL)
+    axis.set(xlabel="predicted", ylabel="class")
+    axis.tick_params(length=0)
+    if len(names) <= NUMBERED:
+        for (row, column), count in np.ndenumerate(counts):
+            if count:
+                colour = "white" if shares[row, column] > 0.45 else INK
+                axis.text(column, row, str(count), ha="center", va="center", fontsize=SMALL, color=colour)
+    _colour_bar(figure, image, "share of the class's pictures, %", "neither")
     return figure
 
 

@@ -16,7 +16,6 @@ EACH = 30  # the most classes of which every one is shown; of more, the worst an
 WORST, BEST = 15, 5
 MATRIX = 25  # the most classes of a confusion matrix
 CONFUSIONS, MISTAKES = 5, 8
-SCORE = 1.96  # of the normal distribution, for 95 %
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +94,10 @@ def accuracy(data: ReportData, section: Section) -> None:
 
 def interval(right: int, total: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share."""
-    share, weight = right / total, SCORE**2 / total
-    middle = (share + weight / 2) / (1 + weight)
-    half = SCORE / (1 + weight) * ((share * (1 - share) + weight / 4) / total) ** 0.5
-    return max(0.0, middle - half), min(1.0, middle + half)
+    from scipy.stats import binomtest
+
+    ends = binomtest(right, total).proportion_ci(0.95, method="wilson")
+    return float(ends.low), float(ends.high)
 
 
 def _confusions(counts: np.ndarray) -> list[tuple[int, int]]:

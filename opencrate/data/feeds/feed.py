@@ -103,40 +103,43 @@ class PictureFeed(Feed):
         self.mean, self.std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (data.mean, data.std))
 
 
-class Renumbered(Feed):
+class Around(Feed):
+    """Another feed, of whose batches `around` makes others."""
+
+    feed: Feed
+
+    def train(self, epoch: int, start: int, split: Split) -> Batches:
+        return self.around(self.feed.train(epoch, start, split))
+
+    def read(self, numbers: Tensor, batch: int) -> Batches:
+        return self.around(self.feed.read(numbers, batch))
+
+    @abstractmethod
+    def around(self, batches: Batches) -> Batches: ...
+
+
+class Renumbered(Around):
     """Another feed, whose class i is number `numbers[i]` here."""
 
     def __init__(self, feed: Feed, numbers: Sequence[int]) -> None:
         self.feed, self.numbers = feed, torch.tensor(numbers, device=feed.targets.device)
         self.targets = self.numbers[feed.targets]
 
-    def train(self, epoch: int, start: int, split: Split) -> Batches:
-        return self._renumbered(self.feed.train(epoch, start, split))
-
-    def read(self, numbers: Tensor, batch: int) -> Batches:
-        return self._renumbered(self.feed.read(numbers, batch))
-
-    def _renumbered(self, batches: Batches) -> Batches:
+    def around(self, batches: Batches) -> Batches:
         with closing(batches):
             for images, targets in batches:
                 numbers = self.numbers.to(targets.device)[targets]  # of −1, the last one's
                 yield images, numbers.where(targets >= 0, targets)
 
 
-class Watched(Feed):
+class Watched(Around):
     """Another feed, which says how many samples it has given since it last did: `report(count)`."""
 
     def __init__(self, feed: Feed, report: Callable[[int], None]) -> None:
         self.feed, self.report = feed, report
         self.classes, self.targets = feed.classes, feed.targets
 
-    def train(self, epoch: int, start: int, split: Split) -> Batches:
-        return self._watched(self.feed.train(epoch, start, split))
-
-    def read(self, numbers: Tensor, batch: int) -> Batches:
-        return self._watched(self.feed.read(numbers, batch))
-
-    def _watched(self, batches: Batches) -> Batches:
+    def around(self, batches: Batches) -> Batches:
         with closing(batches):
             for images, targets in batches:
                 yield images, targets
